@@ -14,7 +14,6 @@ from functools import partial
 
 from fenchel.algorithms.registry import server_half
 from fenchel.common.crypto.public_key import PublicKey
-from fenchel.common.data.preparation import Preparation
 from fenchel.common.defects import outside
 from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError, TooManyFilesError
 from fenchel.common.objectives.factory import build_objective
@@ -216,7 +215,7 @@ class Coordinator:
     def _rounds(self) -> Rounds:
         """Build the rounds with server half, fleet and evaluator, in the initial state or that of the checkpoint."""
         settings = self.settings
-        shape = self.admission.shape()
+        shape = self.admission.data.shape()
         note = DeferredNote()
         fleet = Fleet(
             members=self.admission.members,
@@ -264,7 +263,7 @@ class Coordinator:
             algorithm=algorithm,
             evaluator=evaluator,
             recorder=recorder,
-            preparation=self._preparation(),
+            preparation=self.admission.data.preparation(),
             note=note,
             done=done,
             admission=self.admission.take_in,
@@ -276,17 +275,6 @@ class Coordinator:
             growth=growth,
             epoch=self._epoch,
         )
-
-    def _preparation(self) -> Preparation:
-        """Return the preparation of samples for the model, as far as the server knows it."""
-        if self._source is not None:
-            return self._source.preparation
-        features, _ = self.admission.shape()
-        names = next(each.shard.class_names for each in self.admission.members.values() if each.shard is not None)
-        stored = features - (self.settings.data.bias is not None)
-        listed = self.settings.data.columns
-        columns = listed if isinstance(listed, tuple) else self.admission.column_names
-        return Preparation(self.settings.data, stored, tuple(names), columns=columns or None)
 
     async def _end(self, rounds: Rounds | None, seconds: float, reason: str, farewell: str | None) -> Summary:
         """End the run: send farewells to the clients, and write the summary.

@@ -1,4 +1,4 @@
-"""The admission of clients to a run: registration, description of their data, and late joining."""
+"""The admission of clients to a run, at its start, after a disconnection and as late joiners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.common.data.shard import are_modest, digest_of
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import JoinRefusedError, RunStoppedError, TooFewRepliesError, WireError
 from fenchel.common.settings.registry import keeps_no_state
@@ -24,6 +23,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.membership.environments import Environments
+from fenchel.server.membership.fleet_data import FleetData
 from fenchel.server.membership.late_joiners import LateJoiners
 from fenchel.server.membership.registration import Registration
 from fenchel.server.stream.client_stream import ClientStream
@@ -34,9 +34,6 @@ log = logging.getLogger("fenchel.server")
 _FAREWELL_SECONDS = 6.0
 _REMINDER_SECONDS = 15.0  # period in seconds of the warnings that name clients that are not ready
 _NAMES = 20  # largest number of clients named in a warning
-_DIGEST = 32  # length in bytes of the digest of the column names
-_CLASS_NAMES = 10_000  # largest number of class names that a client may send
-_CLASS_NAME = 200  # largest number of characters of a class name
 
 
 class Admission:
@@ -72,6 +69,10 @@ class Admission:
     ----------
     members
         Client records of the run, in the order of ids. The fleet shares this dictionary.
+    data
+        Data of all clients, as they describe them.
+    registration
+        Registration of the clients.
     """
 
     def __init__(
@@ -91,7 +92,6 @@ class Admission:
     ) -> None:
         self._settings = settings
         self._run = run
-        self._source = source
         self._resumed = resume is not None
         self._disclosures = disclosures
         self._environments = environments
@@ -109,10 +109,7 @@ class Admission:
         if settings.participation.on_lost_state == "stop":
             for member in self.members.values():
                 member.forget_loss()
-        shards = [each.shard for each in self.members.values() if each.shard is not None]
-        self.column_names = next((tuple(shard.column_names) for shard in shards if shard.column_names), ())
-        """Column names of the clients' own files, without label and identifiers; empty: not known."""
-        self._column_digest = next((shard.column_digest for shard in shards if shard.column_digest), b"")
+        self.data = FleetData(self.members, source, settings.data)
         self._described = asyncio.Event()
         self._refused = asyncio.Event()
         self._refusal: JoinRefusedError | None = None
@@ -225,7 +222,7 @@ class Admission:
             if late:
                 await self._described.wait()
                 self._late_joiners.check_welcome(member.name, self.registration.instances[member.name])
-            self._check_fit(member, hello.shard)
+            self.data.check(member, hello.shard)
         except JoinRefusedError as error:
             self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {error}")
             self._refusal = error
@@ -234,7 +231,7 @@ class Admission:
         if late:
             return await self._admit_late(member, hello)
         if member.shard is None:
-            self._describe(member, hello.shard)
+            self.data.describe(member, hello.shard)
         self._environments.joined(member.name, hello)
         # Ignore the hello if the algorithm has no client state: a false hello could mark the client as lost.
         if member.lost is None and not (self._stateless or member.can_restore(hello)):
@@ -256,7 +253,7 @@ class Admission:
 
     async def _admit_late(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
         """Wait until a late joiner is in the fleet, and return a welcome, or a farewell if the run ends first."""
-        self._describe(member, hello.shard)
+        self.data.describe(member, hello.shard)
         self._environments.joined(member.name, hello)
         pause = self._late_joiners.pause(member.name)
         log.info(
@@ -274,96 +271,6 @@ class Admission:
             return pb.Farewell(reason=late)
         return pb.Welcome()
 
-    def _describe(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
-        """Store a client's description of its data, with only one copy of the column names, which all clients share."""
-        if self._source is None and shard.column_digest and not self._column_digest:
-            self.column_names, self._column_digest = tuple(shard.column_names), shard.column_digest
-        else:
-            del shard.column_names[:]
-        member.describe(shard)
-
-    def _check_fit(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
-        """Refuse data that do not fit the run, with an error that contains no names of classes or columns."""
-        if len(shard.class_names) > _CLASS_NAMES or any(len(name) > _CLASS_NAME for name in shard.class_names):
-            raise JoinRefusedError(
-                f"client {member.name} has more than {_CLASS_NAMES:,} class names, or one of more than "
-                f"{_CLASS_NAME} characters; shorten them in its data file"
-            )
-        stored = shard.features - (self._settings.data.bias is not None)
-        names, digest = shard.column_names, shard.column_digest
-        fits = are_modest(names) and len(names) == stored and digest_of(names) == digest
-        if len(digest) not in (0, _DIGEST) or (names and not fits):
-            raise JoinRefusedError(
-                f"client {member.name} sent an invalid digest of its column names; install the same version of Fenchel "
-                "on both sides"
-            )
-        if shard.samples == 0 or shard.features_held == 0:
-            raise JoinRefusedError(
-                f"client {member.name} has {shard.samples} samples of {shard.features_held} features, but needs at "
-                "least one of each; check its data file"
-            )
-        self._check_unchanged(member, shard)
-        # a server with the data set compares shapes with it rather than with other clients
-        if self._source is not None:
-            problem = self._source.problem
-            for name, mine, ours in (
-                ("features", shard.features, problem.features),
-                ("classes", shard.classes, problem.classes),
-            ):
-                if mine != ours:
-                    raise JoinRefusedError(
-                        f"client {member.name} has {mine} {name}, but the server's copy of the data set has "
-                        f"{ours}; use the same data set on both machines"
-                    )
-            return
-        remedy = (
-            "all clients need the same features and classes; list the classes in data.classes, and give every file "
-            "the same columns"
-        )
-        others = (other for other in self.members.values() if other.shard is not None and other is not member)
-        other = next(others, None)  # comparing with one client suffices: all that joined have equal values
-        if other is not None and other.shard is not None:
-            for name in ("features", "classes"):
-                mine, theirs = getattr(shard, name), getattr(other.shard, name)
-                if mine != theirs:
-                    raise JoinRefusedError(
-                        f"client {member.name} has {mine} {name}, but client {other.name} has {theirs}; {remedy}"
-                    )
-            if shard.class_names != other.shard.class_names:
-                raise JoinRefusedError(f"client {member.name} has other class names than client {other.name}; {remedy}")
-        self._check_columns(member, shard)
-
-    def _check_unchanged(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
-        """Refuse a client that comes back with other data, because weights and privacy follow from the first ones.
-
-        A late joiner may change its data until it is in the fleet.
-        """
-        if self.members.get(member.name) is not member:
-            return
-        for name in ("samples", "features", "features_held", "classes", "class_names"):
-            before, now = getattr(member.shard, name, None), getattr(shard, name)
-            if member.shard is not None and now != before:
-                how = "" if name == "class_names" else f": {before} before, {now} now"
-                raise JoinRefusedError(
-                    f"the data of client {member.name} have changed during the run ({name.replace('_', ' ')}{how}); "
-                    "start it with the data that it began with"
-                )
-
-    def _check_columns(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
-        """Refuse a data file whose columns differ from the run's, if both are known."""
-        if not shard.column_digest or not self._column_digest or shard.column_digest == self._column_digest:
-            return
-        mine, ours = tuple(shard.column_names), self.column_names
-        if sorted(mine) == sorted(ours):
-            how = "its columns in another order" if mine else "other columns, or in another order,"
-        else:
-            place = next((place for place, (a, b) in enumerate(zip(mine, ours, strict=False)) if a != b), 0)
-            how = f"other columns (the first is feature {place + 1}, not counting label and identifiers)"
-        raise JoinRefusedError(
-            f"the data file of client {member.name} has {how} than those of earlier clients; give all files the "
-            "same columns, or list the columns in data.columns, and files are read by column name"
-        )
-
     # Calls by the run
 
     async def raise_refusal(self) -> None:
@@ -371,14 +278,6 @@ class Admission:
         await self._refused.wait()
         assert self._refusal is not None
         raise self._refusal
-
-    def shape(self) -> tuple[int, int]:
-        """Return the numbers of features and classes of the problem."""
-        if self._source is not None:
-            return self._source.problem.features, self._source.problem.classes
-        shard = next(iter(self.members.values())).shard
-        assert shard is not None
-        return shard.features, shard.classes
 
     async def gather(self) -> None:
         """Wait until every client has joined and described its data.

@@ -1,7 +1,4 @@
-"""Whose data fit a run, how newcomers enter it, and what is said when it ends.
-
-What a named data set is like the server knows itself; names of classes are nobody else's.
-"""
+"""How late joiners enter a run, and what is said when it ends."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ import numpy as np
 import pytest
 
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.client.session import ClientData
-from fenchel.common.data.shard import Shard
 from fenchel.common.errors import (
     CheckpointError,
     FenchelError,
@@ -54,128 +49,15 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def coordinator(folder: Path, data: dict[str, Any], first: pb.ShardDescription) -> tuple[Coordinator, ClientRecord]:
-    """Return a run to which one client has described its data, and the other client."""
-    made = Coordinator(validate(SETTINGS | {"data": data}), RunFolder.create(folder, "run"))
-    made.admission.members = {"a": ClientRecord("a", 0, first), "b": ClientRecord("b", 1)}
+def coordinator(folder: Path) -> tuple[Coordinator, ClientRecord]:
+    """Return a run of digits to which one client has described its data, and the other client."""
+    made = Coordinator(validate(SETTINGS | {"data": {"name": "digits"}}), RunFolder.create(folder, "run"))
+    made.admission.members.update(a=ClientRecord("a", 0, shard()), b=ClientRecord("b", 1))
     return made, made.admission.members["b"]
 
 
 def shard(**changes: Any) -> pb.ShardDescription:
     return pb.ShardDescription(**({"samples": 40, "features": 64, "classes": 10, "features_held": 64} | changes))
-
-
-def test_who_comes_first_does_not_decide_what_a_named_data_set_is_like(tmp_path: Path) -> None:
-    made, member = coordinator(tmp_path, {"name": "digits"}, shard(features=65, class_names=["x"]))
-    made.admission._check_fit(member, shard())
-    for wrong in (shard(features=65), shard(classes=2)):
-        with raises(JoinRefusedError):
-            made.admission._check_fit(member, wrong)
-
-
-@pytest.mark.parametrize("data", [{"name": "own"}, {"name": "digits"}])
-@pytest.mark.parametrize("change", [{"samples": 41}, {"features_held": 60}, {"class_names": ["x"] * 10}])
-def test_a_client_that_comes_back_with_other_data_is_refused(
-    data: dict[str, Any], change: dict[str, Any], tmp_path: Path
-) -> None:
-    made, _ = coordinator(tmp_path, data, shard())
-    first = made.admission.members["a"]
-    made.admission._check_fit(first, shard())
-    with raises(JoinRefusedError) as refusal:
-        made.admission._check_fit(first, shard(**change))
-    assert "'x'" not in str(refusal.value)
-
-
-def test_names_of_classes_are_told_to_nobody(tmp_path: Path) -> None:
-    two = shard(classes=2, class_names=["healthy", "rare disease"])
-    made, member = coordinator(tmp_path, {"name": "own"}, two)
-    made.admission._check_fit(member, two)
-    with raises(JoinRefusedError) as refusal:
-        made.admission._check_fit(member, shard(classes=2, class_names=["well", "ill"]))
-    assert not [name for name in ("healthy", "rare", "well", "ill ", "'ill'") if name in str(refusal.value)]
-
-
-@pytest.mark.parametrize("names", [["A" * 201], ["A"] * 10_001], ids=["a long one", "many"])
-def test_names_of_classes_have_a_limit(names: list[str], tmp_path: Path) -> None:
-    for place, data in enumerate(({"name": "own"}, {"name": "digits"})):
-        made, member = coordinator(tmp_path / str(place), data, shard())
-        with raises(JoinRefusedError) as refusal:
-            made.admission._check_fit(member, shard(class_names=names))
-        assert len(str(refusal.value)) < 200
-
-
-COLUMNS = ["age", "weight", "pulse"]
-
-
-def table(*names: str) -> pb.ShardDescription:
-    features = np.zeros((40, len(names)))
-    found = Shard(features, np.zeros(40, np.int64), 2, len(names), np.arange(40), column_names=names)
-    return ClientData(found).description()
-
-
-def with_columns(folder: Path, first: pb.ShardDescription) -> tuple[Coordinator, ClientRecord]:
-    """Return a run of clients' own data to which one client has described its columns, and the other client."""
-    made, member = coordinator(folder, {"name": "own", "classes": [0, 1]}, first)
-    made.admission._describe(made.admission.members["a"], first)
-    return made, member
-
-
-@pytest.mark.parametrize("names", [["age", "pulse", "weight"], ["age", "mass", "pulse"]], ids=["order", "names"])
-def test_columns_of_own_files_must_be_the_same_and_their_names_are_told_to_nobody(
-    names: list[str], tmp_path: Path
-) -> None:
-    made, member = with_columns(tmp_path, table(*COLUMNS))
-    made.admission._check_fit(member, table(*COLUMNS))
-    with raises(JoinRefusedError) as refusal:
-        made.admission._check_fit(member, table(*names))
-    assert not [name for name in {*COLUMNS, *names} if name in str(refusal.value)]
-
-
-def test_a_file_without_names_of_columns_fits_those_with_names(tmp_path: Path) -> None:
-    made, member = with_columns(tmp_path, table(*COLUMNS))
-    made.admission._check_fit(member, shard(features=3, features_held=3, classes=2))
-
-
-def test_names_of_columns_are_kept_once(tmp_path: Path) -> None:
-    made, member = with_columns(tmp_path, table(*COLUMNS))
-    made.admission._describe(member, table(*COLUMNS))
-    first = made.admission.members["a"].shard
-    assert first is not None
-    assert tuple(first.column_names) == tuple(COLUMNS)
-    assert member.shard is not None
-    assert not member.shard.column_names
-    assert made.admission.column_names == tuple(COLUMNS)
-    assert made._preparation().columns == tuple(COLUMNS)
-
-
-def test_names_of_columns_that_are_too_many_to_be_sent_are_compared_nevertheless(tmp_path: Path) -> None:
-    names = [f"cg{number:08}" for number in range(60_000)]
-    described = table(*names)
-    assert described.ByteSize() < 200
-    assert list(frames(pb.Hello(shard=described)))
-    made, member = with_columns(tmp_path, described)
-    made.admission._check_fit(member, table(*names))
-    with raises(JoinRefusedError):
-        made.admission._check_fit(member, table(*names[:-2], names[-1], names[-2]))
-    assert made._preparation().columns is None
-    assert table(*names[:30_000]).column_names[:2] == names[:2]
-
-
-@pytest.mark.parametrize("names", [["A" * (1 << 20)], ["A", "B"], [""] * (1 << 19)], ids=["long", "two", "many"])
-def test_names_of_columns_that_no_client_sends_are_refused(names: list[str], tmp_path: Path) -> None:
-    made, member = with_columns(tmp_path, table("age"))
-    one = {"features": 1, "features_held": 1, "classes": 2}
-    for wrong in ({"column_names": names}, {"column_digest": b"A" * 33}, {"column_names": ["age"]}):
-        with raises(JoinRefusedError):
-            made.admission._check_fit(member, shard(**one, **wrong))
-
-
-def test_of_a_named_data_set_no_names_of_columns_are_kept(tmp_path: Path) -> None:
-    made, member = coordinator(tmp_path, {"name": "digits"}, shard())
-    made.admission._describe(member, shard(column_names=["A"], column_digest=b"1"))
-    assert member.shard is not None
-    assert not member.shard.column_names
-    assert not made.admission.column_names
 
 
 async def test_the_log_names_clients_that_a_run_waits_for(
@@ -187,7 +69,7 @@ async def test_the_log_names_clients_that_a_run_waits_for(
     for name in ("a", "b"):
         made.admission.registration.instances[name] = b"1"
     made.admission.registration._close()
-    made.admission.members = {"a": ClientRecord("a", 0, shard())}
+    made.admission.members["a"] = ClientRecord("a", 0, shard())
     with raises(RunStoppedError):
         await made.admission.gather()
     assert "clients that joined but are not ready yet: b; see their logs" in caplog.text
@@ -212,7 +94,7 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
     made = Coordinator(
         validate(SETTINGS | {"data": {"name": "own"}, "participation": late}), RunFolder.create(tmp_path, "run")
     )
-    made.admission.members = {"a": ClientRecord("a", 0, shard())}
+    made.admission.members["a"] = ClientRecord("a", 0, shard())
     fleet = Fleet(members=made.admission.members, seed=0, participation=Participation())
     tasks = []
     for name in ("b", "c", "d"):
@@ -267,14 +149,14 @@ async def test_a_newcomer_may_come_back_with_other_data_until_it_takes_part(tmp_
     assert isinstance(await again, pb.Welcome)
     assert fleet.members["b"].shard == shard(samples=41)
     with raises(JoinRefusedError):
-        admission._check_fit(late_joiner, shard())
+        admission.data.check(late_joiner, shard())
 
 
 def newcomer(folder: Path) -> tuple[Coordinator, ClientRecord]:
     """Return a run with one client that has begun, and the record of a late joiner."""
     own = {"data": {"name": "own"}, "participation": {"late_joiners": "admit"}}
     made = Coordinator(validate(SETTINGS | own), RunFolder.create(folder, "run"))
-    made.admission.members = {"a": ClientRecord("a", 0, shard())}
+    made.admission.members["a"] = ClientRecord("a", 0, shard())
     made.admission._described.set()
     made.admission.registration.instances["b"] = b"process"
     return made, made.admission._late_joiners.record("b")
@@ -347,7 +229,7 @@ async def ended_by(made: Coordinator) -> FenchelError:
 async def test_of_many_files_that_a_full_disk_fails_the_first_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made, _ = coordinator(tmp_path, {"name": "digits"}, shard())
+    made, _ = coordinator(tmp_path)
     first, table = full(made.folder.metrics), full(made.folder.calls)
     rounds = Ends(first, table)
 
@@ -370,7 +252,7 @@ async def test_of_many_files_that_a_full_disk_fails_the_first_is_told(
 async def test_a_run_that_cannot_write_its_last_files_is_not_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, _ = coordinator(tmp_path, {"name": "digits"}, shard())
+    made, _ = coordinator(tmp_path)
     table = full(made.folder.calls)
     rounds = Ends(None, table)
     assert await ended_by(ending(made, rounds, monkeypatch)) is table
@@ -398,7 +280,7 @@ async def test_a_run_that_cannot_write_its_last_files_is_not_complete(
 async def test_clients_hear_of_the_servers_files_only_that_they_are_to_blame(
     error: FenchelError, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, member = coordinator(tmp_path, {"name": "digits"}, shard())
+    made, member = coordinator(tmp_path)
     heard = member.queue = asyncio.Queue()
     ending(made, Ends(error), monkeypatch)
     with raises(FenchelError):
@@ -435,7 +317,7 @@ async def farewell_to(made: Coordinator, client: str) -> pb.Farewell:
 async def test_a_client_that_was_away_at_the_end_hears_of_it_before_the_server_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, member = coordinator(tmp_path, {"name": "digits"}, shard())
+    made, member = coordinator(tmp_path)
     other = made.admission.members["a"]
     other.mark_lost("its journal is gone")  # whom the server does not wait for
     await asyncio.gather(*(made.admission.join(joining(name)) for name in "ab"))
@@ -453,7 +335,7 @@ async def test_a_client_that_was_away_at_the_end_hears_of_it_before_the_server_i
 async def test_the_server_does_not_wait_for_clients_that_were_long_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, _ = coordinator(tmp_path, {"name": "digits"}, shard())
+    made, _ = coordinator(tmp_path)
     for member in made.admission.members.values():
         member.changed_unix -= 3600
     await ending(made, Ends(None), monkeypatch).conduct()
