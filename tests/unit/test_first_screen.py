@@ -89,12 +89,6 @@ def test_the_cells_of_an_algorithm_are_those_of_its_code(name: str, settings: ty
     assert cells["privacy"] == ("differential" if takes_privacy(name) else "–")
 
 
-def test_the_page_on_privacy_names_the_same_algorithms() -> None:
-    (sentence,) = re.findall(r"^It works with (.*)$", (ROOT / "docs" / "privacy.md").read_text(), re.MULTILINE)
-    pages = set(re.findall(r"algorithms/([\w-]+)\.md", sentence))
-    assert pages == {name for name, cells in CELLS.items() if cells["privacy"] == "differential"}
-
-
 def test_the_badges_are_true() -> None:
     assert PROJECT["requires-python"] == ">=3.11"
     assert "badge/python-3.11%2B-blue" in README
