@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from fenchel.deploy.launch.sweep import sweep
     from fenchel.deploy.launch.up import up, up_async
     from fenchel.estimators import FederatedClassifier, FederatedRegressor
-    from fenchel.fleet.addressing import Each
     from fenchel.fleet.cohort import Cohort, Reduced, Replies
     from fenchel.fleet.fleet import Fleet
+    from fenchel.fleet.question import Each
     from fenchel.report.run import Run
     from fenchel.server.telemetry.observer import Observer, Observers, StopRun
 
@@ -49,7 +49,7 @@ _HOMES = {
     "ClientAlgorithm": "fenchel.algorithms.client_half",
     "Cohort": "fenchel.fleet.cohort",
     "DataError": "fenchel.common.errors",
-    "Each": "fenchel.fleet.addressing",
+    "Each": "fenchel.fleet.question",
     "FederatedClassifier": "fenchel.estimators",
     "FederatedRegressor": "fenchel.estimators",
     "FenchelError": "fenchel.common.errors",

@@ -10,9 +10,8 @@ from numpy.typing import DTypeLike
 from fenchel.common.arrays import Array
 from fenchel.common.wire.schema import ArraySpec, Expectation, Expected
 from fenchel.common.wire.values import Value, Values
-from fenchel.fleet.addressing import Each
 from fenchel.fleet.collectors import Collector, GatherCollector, SumCollector, VisitCollector, array_of, number_of
-from fenchel.fleet.question import Question, Questioner
+from fenchel.fleet.question import Each, Question, Questioner
 from fenchel.fleet.weighted_sum import WeightedSum
 from fenchel.proto import fenchel_pb2 as pb
 

@@ -17,13 +17,12 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.participation import AllClients, Participation, PhaseTerms, Sampler
 from fenchel.common.settings.run import Network
 from fenchel.common.wire.values import Value
-from fenchel.fleet.addressing import Each
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.cohort import Cohort
 from fenchel.fleet.collectors import Collector
 from fenchel.fleet.memory_budget import MemoryBudget
-from fenchel.fleet.question import Question, bodies
+from fenchel.fleet.question import Each, Question, bodies
 from fenchel.fleet.quorum import Shortfall, Shortfalls, nobody_left, quorum
 from fenchel.fleet.request import Request
 from fenchel.fleet.sampling import SmallCohortWarning, draw, has_places

@@ -1,11 +1,11 @@
-"""Questions: requests to clients before they are sent."""
+"""Questions: requests to clients before they are sent, with values equal for all clients or different for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -14,10 +14,39 @@ from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.schema import Expectation, Expected, Form, Spec, check, spec_of
 from fenchel.common.wire.values import Value, Values
-from fenchel.fleet.addressing import Each, for_client
 from fenchel.fleet.collectors import Collector
 from fenchel.fleet.memory_budget import Size
 from fenchel.proto import fenchel_pb2 as pb
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Each(Generic[T]):
+    """A value of a message that differs between clients.
+
+    It replaces a value that is sent to a cohort, or a schema in ``returns``. Any other value is the same for all
+    clients and is encoded once.
+
+    Parameters
+    ----------
+    values : Mapping[str, T]
+        Value for each client, by client id. Every client of the cohort needs one.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> step_size = fenchel.Each({"client-000": 0.1, "client-001": 0.05})
+    >>> step_size.values["client-001"]
+    0.05
+    """
+
+    values: Mapping[str, T]
+
+
+def for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
+    """Return a message's values for one client, with each :class:`Each` replaced by the client's own value."""
+    return {name: value.values[client] if isinstance(value, Each) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 from fenchel.algorithms.client_half import answers
 from fenchel.common.wire.schema import ArraySpec, Expected
 from fenchel.common.wire.values import Values
-from fenchel.fleet.addressing import Each
+from fenchel.fleet.question import Each
 from tests.cluster.ledger import Ledger, LedgerClient, LedgerSettings
 
 NAME = "tests.docker.held:Held"

@@ -32,8 +32,8 @@ from fenchel.common.settings.solver import AutoSolver, LbfgsSolver, NewtonCgSolv
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.schema import Expected, NumberSpec
 from fenchel.common.wire.values import Values
-from fenchel.fleet.addressing import Each
 from fenchel.fleet.cohort import Cohort, Reduced
+from fenchel.fleet.question import Each
 from fenchel.fleet.sampling import fraction_size
 
 

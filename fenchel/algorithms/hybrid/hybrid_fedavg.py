@@ -25,7 +25,7 @@ from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.wire.phases import SAMPLES
 from fenchel.common.wire.schema import ArraySpec
 from fenchel.common.wire.values import Values
-from fenchel.fleet.addressing import Each
+from fenchel.fleet.question import Each
 
 
 class LocalDescentSettings(AlgorithmSettings):

@@ -23,8 +23,8 @@ from fenchel.common.arrays import Vector
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.wire.schema import ArraySpec, Expected
 from fenchel.common.wire.values import Value
-from fenchel.fleet.addressing import Each
 from fenchel.fleet.cohort import Cohort, Replies
+from fenchel.fleet.question import Each
 
 log = logging.getLogger("fenchel.server")
 

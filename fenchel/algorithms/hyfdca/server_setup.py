@@ -35,8 +35,8 @@ from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.wire.schema import ArraySpec, Expected, NumberSpec
 from fenchel.common.wire.values import Value
-from fenchel.fleet.addressing import Each
 from fenchel.fleet.cohort import Cohort, Replies
+from fenchel.fleet.question import Each
 from fenchel.proto import fenchel_pb2 as pb
 
 log = logging.getLogger("fenchel.server")

@@ -30,7 +30,7 @@ from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.participation import Sampler
 from fenchel.common.wire.schema import ABSURD, NumberSpec
 from fenchel.common.wire.values import Values
-from fenchel.fleet.addressing import Each
+from fenchel.fleet.question import Each
 
 OMEGA_MIN = 1e-3
 """Smallest factor on gradients with ``lambda-scaled``, so that drifts of clients without weight are renewed."""

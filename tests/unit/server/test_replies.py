@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.common.wire.values import SparseVector, Value
-from fenchel.fleet.addressing import Each
 from fenchel.fleet.cohort import Cohort, Reduced, Replies
 from fenchel.fleet.collectors import GatherCollector
-from fenchel.fleet.question import bodies
+from fenchel.fleet.question import Each, bodies
 from fenchel.fleet.weighted_sum import WeightedSum, accumulate
 from tests.rooms import InRoom, roomy
 

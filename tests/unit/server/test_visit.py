@@ -14,12 +14,12 @@ from fenchel.common.errors import PayloadError, TooFewRepliesError
 from fenchel.common.settings.participation import Participation
 from fenchel.common.settings.run import Network
 from fenchel.common.wire.values import Value, Values
-from fenchel.fleet.addressing import Each
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.cohort import Cohort
 from fenchel.fleet.collectors import VisitCollector
 from fenchel.fleet.fleet import Fleet
+from fenchel.fleet.question import Each
 from fenchel.fleet.request import Request
 from tests.messages import raises
 from tests.rooms import InRoom, roomy
