@@ -248,27 +248,23 @@ class Session:
         except (StorageError, CheckpointError):
             raise  # storage errors stop the client, and the server waits for a reconnect
         except Exception as error:
-            expected = isinstance(error, FenchelError)
-            spent = isinstance(error, BudgetSpentError)
-            # The text of an unexpected error may contain data: the server never receives it, and only a log on a
-            # terminal shows it.
-            words = str(error) if expected else described(error, text=self._shows_errors)
-            own = outside(error) if self._shows_errors and not expected else None
-            if own is not None:  # the author of code from outside Fenchel needs the traceback
-                log.error("%s: phase %r failed", self.client, instruction.phase, exc_info=(type(error), error, own))
-            elif not (spent and self._spent):  # report a spent budget only once, as all later uploads fail as well
-                log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)
-            self._spent = self._spent or spent
-            log.debug("%s: traceback", self.client, exc_info=not expected)
             self._live = -1  # no valid state: the failed instruction may have changed parts of it
-            failed = pb.Reply(sequence=instruction.sequence, timing=timing, failure=_withheld(error), spent=spent)
-            if spent:  # withhold amounts and other runs from the server
-                failed.failure = "its privacy budget is spent"
-            elif isinstance(error, _DISCLOSED):
-                failed.failure, failed.diverged = str(error) or "unknown", error.diverged
-            return Answer(failed, None)
+            self._log_failure(instruction.phase, error)
+            self._spent = self._spent or isinstance(error, BudgetSpentError)
+            return Answer(_failed(error, pb.Reply(sequence=instruction.sequence, timing=timing)), None)
         self._last = instruction.sequence, answer
         return answer
+
+    def _log_failure(self, phase: str, error: Exception) -> None:
+        """Log why a phase failed. The text of an unexpected error may contain data, so only a terminal shows it."""
+        expected = isinstance(error, FenchelError)
+        own = outside(error) if self._shows_errors and not expected else None
+        if own is not None:  # the author of code from outside Fenchel needs the traceback
+            log.error("%s: phase %r failed", self.client, phase, exc_info=(type(error), error, own))
+        elif not (isinstance(error, BudgetSpentError) and self._spent):  # as all later uploads fail as well
+            reason = str(error) if expected else described(error, text=self._shows_errors)
+            log.error("%s: phase %r failed: %s", self.client, phase, reason)
+        log.debug("%s: traceback", self.client, exc_info=not expected)
 
     def _stored(self, sequence: int) -> Answer | None:
         if self._last is not None and self._last[0] == sequence:
@@ -382,10 +378,16 @@ def _stopwatch() -> Callable[[], int]:
     return lap
 
 
-def _withheld(error: Exception) -> str:
-    """Return the message that the server gets for an error whose text it must not see."""
-    article = "a" if isinstance(error, FenchelError) else "an unexpected"
-    return f"{article} {type(error).__name__}; see the client's log"
+def _failed(error: Exception, reply: pb.Reply) -> pb.Reply:
+    """Enter a failure into the reply to the server, with a text only if that contains no data and no names of files."""
+    if isinstance(error, BudgetSpentError):  # withhold amounts and other runs
+        reply.failure, reply.spent = "its privacy budget is spent", True
+    elif isinstance(error, _DISCLOSED):
+        reply.failure, reply.diverged = str(error) or "unknown", error.diverged
+    else:
+        article = "a" if isinstance(error, FenchelError) else "an unexpected"
+        reply.failure = f"{article} {type(error).__name__}; see the client's log"
+    return reply
 
 
 def _check_secrets(client: str, settings: RunSettings, secrets: Secrets | None) -> None:
