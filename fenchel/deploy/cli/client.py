@@ -16,17 +16,8 @@ from fenchel.common.data.limits import ORDINARY, DataLimits
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.untrusted_text import plain
 from fenchel.deploy.certificates.keys import SECRETS_VARIABLE
+from fenchel.deploy.cli import options
 from fenchel.deploy.cli.conduct import interruptible
-from fenchel.deploy.cli.options import (
-    CertsOption,
-    IdentifierOption,
-    InsecureOption,
-    LabelOption,
-    LogLevelOption,
-    MaxDataBytesOption,
-    MaxFeaturesOption,
-    MetricsOption,
-)
 from fenchel.deploy.cli.printing import say, warn_of
 
 if TYPE_CHECKING:
@@ -36,7 +27,7 @@ if TYPE_CHECKING:
 
 def client(
     server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="address of the server")],
-    certs: CertsOption = None,
+    certs: options.CertsOption = None,
     token: Annotated[
         str | None,
         typer.Option(
@@ -60,10 +51,10 @@ def client(
         list[Path] | None,
         typer.Option(help="data file of this client; repeat it for each of several clients, in their order"),
     ] = None,
-    label: LabelOption = None,
-    identifier: IdentifierOption = None,
-    max_features: MaxFeaturesOption = ORDINARY.features,
-    max_data_bytes: MaxDataBytesOption = ORDINARY.bytes,
+    label: options.LabelOption = None,
+    identifier: options.IdentifierOption = None,
+    max_features: options.MaxFeaturesOption = ORDINARY.features,
+    max_data_bytes: options.MaxDataBytesOption = ORDINARY.bytes,
     state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
     allow: Annotated[
         list[str] | None,
@@ -145,10 +136,10 @@ def client(
             "(docs/privacy.md)",
         ),
     ] = None,
-    metrics: MetricsOption = None,
-    insecure: InsecureOption = False,
+    metrics: options.MetricsOption = None,
+    insecure: options.InsecureOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show only warnings and errors")] = False,
-    log_level: LogLevelOption = None,
+    log_level: options.LogLevelOption = None,
     bundle: Annotated[
         str | None,
         typer.Option(

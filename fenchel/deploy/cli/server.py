@@ -17,26 +17,8 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import PUBLIC_KEY_VARIABLE, read_public, refuse_private_keys
+from fenchel.deploy.cli import options
 from fenchel.deploy.cli.conduct import chosen_settings, conducted, interruptible, show_outcome, show_warnings
-from fenchel.deploy.cli.options import (
-    DEFAULT_LISTEN,
-    DEFAULT_LISTEN_INSECURE,
-    CertsOption,
-    ClientsOption,
-    DashboardAtOption,
-    DashboardOption,
-    InsecureOption,
-    JsonOption,
-    LogLevelOption,
-    MetricsOption,
-    PreviousOption,
-    QuietOption,
-    ResumeOption,
-    RunsOption,
-    SetOption,
-    SettingsArgument,
-    TrackOption,
-)
 from fenchel.deploy.cli.printing import console_for, say, warn_of
 from fenchel.deploy.launch.data import ensure
 
@@ -45,28 +27,29 @@ if TYPE_CHECKING:
 
 
 def server(
-    settings: SettingsArgument = None,
+    settings: options.SettingsArgument = None,
     listen: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help=f"address to listen on; default: {DEFAULT_LISTEN}, with --insecure {DEFAULT_LISTEN_INSECURE}",
+            help=f"address to listen on; default: {options.DEFAULT_LISTEN}, with --insecure "
+            f"{options.DEFAULT_LISTEN_INSECURE}",
         ),
     ] = None,
-    certs: CertsOption = None,
-    overrides: SetOption = None,
-    clients: ClientsOption = None,
-    runs: RunsOption = Path("runs"),
-    resume: ResumeOption = None,
-    previous: PreviousOption = False,
-    dashboard: DashboardOption = False,
-    dashboard_at: DashboardAtOption = None,
-    metrics: MetricsOption = None,
-    track: TrackOption = None,
-    insecure: InsecureOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-    log_level: LogLevelOption = None,
+    certs: options.CertsOption = None,
+    overrides: options.SetOption = None,
+    clients: options.ClientsOption = None,
+    runs: options.RunsOption = Path("runs"),
+    resume: options.ResumeOption = None,
+    previous: options.PreviousOption = False,
+    dashboard: options.DashboardOption = False,
+    dashboard_at: options.DashboardAtOption = None,
+    metrics: options.MetricsOption = None,
+    track: options.TrackOption = None,
+    insecure: options.InsecureOption = False,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+    log_level: options.LogLevelOption = None,
     public_key: Annotated[
         Path | None,
         typer.Option(
@@ -95,7 +78,7 @@ def server(
     from fenchel.server.transport.service import serve
 
     raise_limit()
-    listen = listen or (DEFAULT_LISTEN_INSECURE if insecure else DEFAULT_LISTEN)
+    listen = listen or (options.DEFAULT_LISTEN_INSECURE if insecure else options.DEFAULT_LISTEN)
     address = Address.parse(listen, "--listen")
     exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
     refuse_private_keys(certs, os.environ)

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli import options
 from fenchel.deploy.cli.conduct import (
     chosen_settings,
     chosen_values,
@@ -21,25 +22,6 @@ from fenchel.deploy.cli.conduct import (
     interruptible,
     show_outcome,
     show_warnings,
-)
-from fenchel.deploy.cli.options import (
-    ClientsOption,
-    DashboardAtOption,
-    DashboardOption,
-    IdentifierOption,
-    InProcessOption,
-    InsecureOption,
-    JsonOption,
-    LabelOption,
-    LogLevelOption,
-    MetricsOption,
-    PreviousOption,
-    QuietOption,
-    ResumeOption,
-    RunsOption,
-    SetOption,
-    SettingsArgument,
-    TrackOption,
 )
 from fenchel.deploy.cli.printing import console_for, say, warn_of
 from fenchel.deploy.launch.data import ensure
@@ -53,9 +35,9 @@ if TYPE_CHECKING:
 
 
 def up(
-    settings: SettingsArgument = None,
-    overrides: SetOption = None,
-    clients: ClientsOption = None,
+    settings: options.SettingsArgument = None,
+    overrides: options.SetOption = None,
+    clients: options.ClientsOption = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,13 +46,13 @@ def up(
             help="data files of the clients, one for each, such as 'hospitals/*.csv' (in place of the settings' data)",
         ),
     ] = None,
-    label: LabelOption = None,
-    identifier: IdentifierOption = None,
+    label: options.LabelOption = None,
+    identifier: options.IdentifierOption = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="number of client processes; default: one for each client, at most 16")
     ] = None,
-    in_process: InProcessOption = False,
-    runs: RunsOption = Path("runs"),
+    in_process: options.InProcessOption = False,
+    runs: options.RunsOption = Path("runs"),
     on: Annotated[
         str,
         typer.Option(
@@ -119,16 +101,16 @@ def up(
     skip_done: Annotated[
         bool, typer.Option("--skip-done", help="with --seeds or --grid: skip runs that are completed below --runs")
     ] = False,
-    resume: ResumeOption = None,
-    previous: PreviousOption = False,
-    dashboard: DashboardOption = False,
-    dashboard_at: DashboardAtOption = None,
-    metrics: MetricsOption = None,
-    track: TrackOption = None,
-    insecure: InsecureOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-    log_level: LogLevelOption = None,
+    resume: options.ResumeOption = None,
+    previous: options.PreviousOption = False,
+    dashboard: options.DashboardOption = False,
+    dashboard_at: options.DashboardAtOption = None,
+    metrics: options.MetricsOption = None,
+    track: options.TrackOption = None,
+    insecure: options.InsecureOption = False,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+    log_level: options.LogLevelOption = None,
 ) -> None:
     """Start a whole federation, a server on this machine and its clients, over TLS, until the run ends."""
     from fenchel.deploy.launch.deployment import Deployment
@@ -216,12 +198,12 @@ def up(
         return
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     deployment = deploy(chosen, folder, checkpoint)
-    options = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
-    options |= {"--dashboard-at": dashboard_at, "--metrics": metrics, "--log-level": log_level}
+    kept = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
+    kept |= {"--dashboard-at": dashboard_at, "--metrics": metrics, "--log-level": log_level}
     tracking = [word for name in exporters.tracked for word in ("--track", name)]
     beginning = _beginning(settings, overrides, clients, resume, previous)
     files = [] if own is None else own.words(range(deployment.clients))
-    always = [*_words(options), *(["--quiet"] if quiet else []), *tracking, *files]
+    always = [*_words(kept), *(["--quiet"] if quiet else []), *tracking, *files]
     job = _job(deployment, always, beginning, runs)
     if job is not None and dashboard:
         raise SettingsError(
