@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,7 @@ from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import PUBLIC_KEY_VARIABLE, read_public, refuse_private_keys
 from fenchel.deploy.cli import options
 from fenchel.deploy.cli.conduct import chosen_settings, conducted, interruptible, show_outcome, show_warnings
-from fenchel.deploy.cli.printing import console_for, say, warn_of
+from fenchel.deploy.cli.printing import console_for, warn_of
 from fenchel.deploy.launch.data import ensure
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def server(
     from fenchel.deploy.address import Address
     from fenchel.deploy.certificates.pairs import check_pair
     from fenchel.deploy.monitoring.display import Display
-    from fenchel.deploy.monitoring.exporters import Exporters, watching
+    from fenchel.deploy.monitoring.exporters import Exporters
     from fenchel.fleet.metering.open_files import raise_limit
     from fenchel.server.coordinator import Coordinator, open_resumed
     from fenchel.server.telemetry.observer import Observers
@@ -112,8 +111,7 @@ def server(
         folder = folder or RunFolder.create(runs, chosen.name)
         write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
         with (
-            conducted(folder),
-            watching(folder, chosen, exporters, partial(say, console=console), warn_of) as watchers,
+            conducted(folder, chosen, exporters, console) as watchers,
             Display(console, folder.id, chosen.rounds) as display,
         ):
             observer = Observers(display, watchers)

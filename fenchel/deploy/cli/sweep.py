@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.conduct import conducted, interruptible, show_warnings
-from fenchel.deploy.cli.printing import console_for, print_json, say, warn_of
+from fenchel.deploy.cli.printing import console_for, print_json, say
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
 from fenchel.deploy.launch.sweep import (
@@ -31,7 +30,7 @@ from fenchel.deploy.launch.sweep import (
     parse_seeds,
     sweep_points,
 )
-from fenchel.deploy.monitoring.exporters import Exporters, watching
+from fenchel.deploy.monitoring.exporters import Exporters
 from fenchel.server.preflight import check_run
 from fenchel.server.telemetry.observer import Observer, Observers
 
@@ -130,11 +129,7 @@ class Sweep:
 
         label = escape(f"{number + 1}/{len(self.points)}  {self.points[number].label}")
         folder = RunFolder.create(parent, settings.name)
-        with (
-            conducted(folder),
-            watching(folder, settings, exporters, partial(say, console=console), warn_of) as watchers,
-            console.status(label) as status,
-        ):
+        with conducted(folder, settings, exporters, console) as watchers, console.status(label) as status:
             progress = _Progress(status, label, settings.rounds)
             deployment = replace(self.deploy(settings), folder=folder, say=progress.say)
             interruptible(replace(deployment, observer=Observers(progress, watchers)).run())

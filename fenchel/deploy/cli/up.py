@@ -23,7 +23,7 @@ from fenchel.deploy.cli.conduct import (
     show_outcome,
     show_warnings,
 )
-from fenchel.deploy.cli.printing import console_for, say, warn_of
+from fenchel.deploy.cli.printing import console_for, say
 from fenchel.deploy.launch.data import ensure
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def up(
     from fenchel.deploy.launch.given_data import OwnFiles
     from fenchel.deploy.launch.launchers.choice import launcher
     from fenchel.deploy.monitoring.display import Display
-    from fenchel.deploy.monitoring.exporters import Exporters, watching
+    from fenchel.deploy.monitoring.exporters import Exporters
     from fenchel.fleet.metering.open_files import raise_limit
     from fenchel.report.run import Run
     from fenchel.server.coordinator import open_resumed
@@ -220,8 +220,7 @@ def up(
         return
     folder = folder or RunFolder.create(runs, chosen.name)
     with (
-        conducted(folder),
-        watching(folder, chosen, exporters, partial(say, console=console), warn_of) as watchers,
+        conducted(folder, chosen, exporters, console) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
         observer = Observers(display, watchers)
