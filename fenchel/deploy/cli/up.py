@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from fenchel.deploy.cli.conduct import (
 )
 from fenchel.deploy.cli.printing import console_for, say
 from fenchel.deploy.launch.data import ensure
+from fenchel.deploy.launch.words import option_words
 
 if TYPE_CHECKING:
     from fenchel.common.settings.run import RunSettings
@@ -198,12 +198,12 @@ def up(
         return
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     deployment = deploy(chosen, folder, checkpoint)
-    kept = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
+    kept: dict[str, object] = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
     kept |= {"--dashboard-at": dashboard_at, "--metrics": metrics, "--log-level": log_level}
-    tracking = [word for name in exporters.tracked for word in ("--track", name)]
-    beginning = _beginning(settings, overrides, clients, resume, previous)
-    files = [] if own is None else own.words(range(deployment.clients))
-    always = [*_words(kept), *(["--quiet"] if quiet else []), *tracking, *files]
+    kept |= {"--quiet": quiet, "--track": exporters.tracked}
+    always = [*option_words(kept), *(() if own is None else own.words(range(deployment.clients)))]
+    changes: dict[str, object] = {"--clients": clients, "--set": overrides, "--resume": resume, "--previous": previous}
+    beginning = [*(() if settings is None else (str(settings),)), *option_words(changes)]
     job = _job(deployment, always, beginning, runs)
     if job is not None and dashboard:
         raise SettingsError(
@@ -247,21 +247,6 @@ def _job(deployment: Deployment | OneProcess, always: list[str], beginning: list
         beginning=beginning,
         runs=runs,
     )
-
-
-def _beginning(
-    settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None, previous: bool
-) -> list[str]:
-    """Return the arguments by which a job begins or resumes a run."""
-    if resume is not None:
-        return ["--resume", str(resume), *(["--previous"] if previous else [])]
-    words = [str(settings), *_words({"--clients": clients})]
-    return [*words, *(word for override in overrides or () for word in ("--set", override))]
-
-
-def _words(options: Mapping[str, object]) -> list[str]:
-    """Return the given options as arguments of a command line."""
-    return [word for name, value in options.items() if value is not None for word in (name, str(value))]
 
 
 def _wait_for(job: SlurmJob, resumed: Path | None, as_json: bool, quiet: bool) -> None:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Launcher, Requirements, Site
 from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
+from fenchel.deploy.launch.words import option_words
 from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying, size_of
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
@@ -337,10 +339,8 @@ class Deployment:
         """
         numbers = {name: number for number, name in enumerate(client_names(self.clients))}
         for number, group in enumerate(self.groups):
-            words = ["client", server, "--bundle", "-", "--state", state]
-            if relays is not None:
-                for name in group:
-                    words += ["--relay", str(relays[name])]
+            dialled = None if relays is None else [relays[name] for name in group]
+            words = ["client", server, *option_words({"--bundle": "-", "--state": state, "--relay": dialled})]
             if self.own is not None:
                 words += self.own.words([numbers[name] for name in group])
             bundle = Bundle(
@@ -352,15 +352,17 @@ class Deployment:
 
     def _agreed(self) -> list[str]:
         """Return the options that set the clients' trust limits to the requirements of the settings."""
-        words = []
         agreed = TrustLimits.agreeing_to(self.settings)
-        for option, given in (("--allow", agreed.code), ("--allow-file", agreed.files), ("--allow-data", agreed.data)):
-            for each in given or ():
-                words += [option, str(each)]
-        words += ["--max-message-bytes", str(agreed.message_bytes)]
-        words += ["--max-journal-bytes", str(agreed.journal_bytes)]
-        words += ["--least-group", str(agreed.least_group)]
-        return words
+        return option_words(
+            {
+                "--allow": agreed.code,
+                "--allow-file": agreed.files,
+                "--allow-data": agreed.data,
+                "--max-message-bytes": agreed.message_bytes,
+                "--max-journal-bytes": agreed.journal_bytes,
+                "--least-group": agreed.least_group,
+            }
+        )
 
 
 def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str, Credentials | None]]:
@@ -393,9 +395,5 @@ def _first_trace(logs: Path, earlier: Mapping[Path, int]) -> str:
 def _split(names: Sequence[str], groups: int) -> list[Sequence[str]]:
     """Divide the clients into groups whose sizes differ by at most one."""
     size, larger = divmod(len(names), groups)
-    cut, start = [], 0
-    for group in range(groups):
-        stop = start + size + (group < larger)
-        cut.append(names[start:stop])
-        start = stop
-    return [group for group in cut if group]
+    starts = [group * size + min(group, larger) for group in range(groups + 1)]
+    return [names[start:stop] for start, stop in pairwise(starts) if start < stop]

@@ -13,6 +13,7 @@ from fenchel.common.errors import DataError, SettingsError, StorageError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.names import client_names
+from fenchel.deploy.launch.words import option_words
 
 if TYPE_CHECKING:
     from fenchel.common.data.objects import Arrays, Table
@@ -107,9 +108,8 @@ class OwnFiles:
 
     def words(self, clients: Sequence[int]) -> list[str]:
         """Return the options of ``fenchel client`` for the clients with these numbers, counted from 0."""
-        words = [word for number in clients for word in ("--data", str(self.paths[number].absolute()))]
-        options = (("--label", self.label), ("--id", self.identifier))
-        return words + [word for option, value in options if value is not None for word in (option, value)]
+        files = [self.paths[number].absolute() for number in clients]
+        return option_words({"--data": files, "--label": self.label, "--id": self.identifier})
 
 
 @dataclass(frozen=True)
