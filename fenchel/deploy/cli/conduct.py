@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
-from fenchel.common.errors import FenchelError, SettingsError
+from fenchel.common.errors import DataError, FenchelError, SettingsError
 from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.printing import print_json, say, warn_of
@@ -65,6 +65,18 @@ def chosen_values(
         asked = own.settings
         change(values, asked if clients is None else asked | {"clients": values["clients"]})
     return values, str(path)
+
+
+def load_shared(settings: Path, overrides: Sequence[str]) -> RunSettings:
+    """Load settings for a command that needs the data of all clients; raise a DataError if clients have own files."""
+    chosen = load(settings, overrides)
+    if chosen.own_data:
+        raise DataError(
+            "own means that each client has its own file, so the data are not on this machine; use a data set that "
+            "all clients share",
+            key="data.name",
+        )
+    return chosen
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
