@@ -114,7 +114,7 @@ class Dashboard(Observer):
         return self._server.address.is_loopback
 
     def __enter__(self) -> Self:
-        self._open.enter_context(self._renderer)
+        self._open.callback(self._renderer.close)
         self._open.enter_context(self._server)
         return self
 
@@ -193,18 +193,14 @@ class Dashboard(Observer):
         self._watched = time.monotonic()
         asked_unix, standings, expected = self._standings.get()
         shown = sorted(standings, key=lambda each: (_ORDER[each.state], each.question is None, each.client))
-        progress = self._progress
         return _json(
             {
                 "unix": time.time(),
                 "asked_unix": asked_unix,
                 "running": not self._over,
-                "round": progress.round,
-                "round_unix": progress.round_unix,
-                "done": progress.done,
+                **asdict(self._progress),
                 "rounds": self._rounds,
                 "left_s": self._left.seconds,
-                "waits": progress.waits,
                 "expected": expected,
                 "total": len(standings),
                 "counts": Counter(each.state for each in shown),
@@ -239,10 +235,8 @@ class _Renderer:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """End the process."""
         if (process := self._process) is not None:
             process.kill()  # a rendering in progress is no longer needed
         with self._lock:
