@@ -20,7 +20,6 @@ from fenchel.report.formatting import number_text
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from fenchel.common.storage.round_columns import Row
     from fenchel.server.telemetry.observer import Observer
 
 
@@ -97,17 +96,11 @@ class _Progress:
 
     def beginning(self, number: int, drawn: Mapping[str, Any]) -> Observer:
         """Show the start of a trial; return the observer of its run."""
-        from fenchel.server.telemetry.observer import Observer
+        from fenchel.deploy.monitoring.display import StatusLine
 
-        title = escape(f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}")
-        self.status.update(title)
-        status, rounds = self.status, drawn.get("rounds", self._rounds)
-
-        class TrialProgress(Observer):
-            def round_ended(self, row: Row) -> None:
-                status.update(f"{title}, round {row['round']:.0f} of {rounds}")
-
-        return TrialProgress()
+        title = f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}"
+        self.status.update(escape(title))
+        return StatusLine(self.status, title, drawn.get("rounds", self._rounds))
 
     def ended(self, trial: FrozenTrial) -> None:
         """Show the end of a trial."""
