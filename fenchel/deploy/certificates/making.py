@@ -130,11 +130,8 @@ def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, forc
     CredentialError
         If a folder cannot be written.
     """
-    if len(set(clients)) < len(clients):
-        repeated = next(client for client in clients if clients.count(client) > 1)
-        raise SettingsError(f"the name {repeated!r} is given twice; give each client its own")
+    check_client_names(clients)
     for client in clients:
-        check_client_name(client)
         if client in ("authority", "server", CLAIMS):
             raise SettingsError(
                 f"{client!r} cannot be a client's name, because the folder {client} has another use; choose another one"
@@ -233,3 +230,12 @@ def check_client_name(name: str) -> None:
             f"{name!r} cannot be a client's name; use 1 to 64 letters, digits, dots, hyphens or underscores, and "
             "begin with a letter or digit"
         )
+
+
+def check_client_names(names: Sequence[str]) -> None:
+    """Raise a ``SettingsError`` if a name is not a valid client id, or is given twice."""
+    for name in names:
+        check_client_name(name)
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise SettingsError(f"the name {repeated!r} is given twice; give each client its own")
