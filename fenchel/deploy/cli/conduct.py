@@ -20,6 +20,7 @@ from fenchel.deploy.cli.printing import print_json, say, warn_of
 from fenchel.deploy.launch.logs import log_to_file
 
 if TYPE_CHECKING:
+    from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.launch.given_data import OwnFiles
     from fenchel.deploy.monitoring.exporters import Exporters
     from fenchel.server.telemetry.observer import Observers
@@ -77,6 +78,15 @@ def load_shared(settings: Path, overrides: Sequence[str]) -> RunSettings:
             key="data.name",
         )
     return chosen
+
+
+def check_credentials(pair: Credentials) -> None:
+    """Reject a certificate without a matching key, and warn of a key that other users can read."""
+    from fenchel.deploy.certificates.pairs import check_pair
+
+    check_pair(pair)
+    if pair.key_is_open:
+        warn_of(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:

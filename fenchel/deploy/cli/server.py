@@ -17,7 +17,14 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import PUBLIC_KEY_VARIABLE, read_public, refuse_private_keys
 from fenchel.deploy.cli import options
-from fenchel.deploy.cli.conduct import chosen_settings, conducted, interruptible, show_outcome, show_warnings
+from fenchel.deploy.cli.conduct import (
+    check_credentials,
+    chosen_settings,
+    conducted,
+    interruptible,
+    show_outcome,
+    show_warnings,
+)
 from fenchel.deploy.cli.printing import console_for, warn_of
 from fenchel.deploy.launch.data import ensure
 
@@ -68,7 +75,6 @@ def server(
     """Coordinate one run of the clients that connect to this server."""
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.address import Address
-    from fenchel.deploy.certificates.pairs import check_pair
     from fenchel.deploy.monitoring.display import Display
     from fenchel.deploy.monitoring.exporters import Exporters
     from fenchel.fleet.metering.open_files import raise_limit
@@ -91,9 +97,7 @@ def server(
         )
     credentials = None if certs is None else Credentials.load(certs)
     if credentials is not None:
-        check_pair(credentials)
-        if credentials.key_is_open:
-            warn_of(f"{certs}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+        check_credentials(credentials)
     with _explaining(listen, credentials, linger):
         key = None if public_key is None else read_public(public_key)
         chosen, folder = chosen_settings(settings, overrides, clients, resume, previous)
