@@ -26,7 +26,7 @@ from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.bundle import Bundle
-from fenchel.deploy.launch.given_data import OwnFiles
+from fenchel.deploy.launch.given_data import OwnFiles, check_own
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Launcher, Requirements, Site
 from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
@@ -111,14 +111,7 @@ class Deployment:
             raise SettingsError(
                 f"{self.processes!r} is not a number of client processes; give 1 or more", key="processes"
             )
-        if self.own is not None:
-            self.own.require(self.settings, self.clients)
-        elif self.settings.own_data:
-            raise SettingsError(
-                "own means that each client has its own file; give one for each client with --data, or start fenchel "
-                "server here, and fenchel client --data FILE on the clients' machines (docs/separate-machines.md)",
-                key="data.name",
-            )
+        check_own(self.own, self.settings, self.clients)
         if self.settings.seals_secrets and not self.secure:
             raise SettingsError(
                 "sealed needs certificates of the clients; leave --insecure out, or use secrets.source: file",

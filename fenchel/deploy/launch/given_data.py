@@ -136,6 +136,18 @@ class OwnData:
         return OwnFiles(paths, self.label, self.identifier)
 
 
+def check_own(own: OwnFiles | None, settings: RunSettings, clients: int) -> None:
+    """Raise a SettingsError unless clients have own files exactly if the settings say so, one for each."""
+    if own is not None:
+        own.require(settings, clients)
+    elif settings.own_data:
+        raise SettingsError(
+            "own means that each client has its own file; give one for each client with --data, or start fenchel "
+            "server here, and fenchel client --data FILE on the clients' machines (docs/separate-machines.md)",
+            key="data.name",
+        )
+
+
 def given_data(
     data: Any, label: str | None, identifier: str | None, *, in_process: bool
 ) -> PooledData | OwnData | None:
