@@ -27,25 +27,15 @@ def list_sets(as_json: JsonOption = False) -> None:
     """List the named data sets, and mark those on this machine."""
     from fenchel.common.data.catalogue import CATALOGUE, UNPUBLISHED, known_names, locate
 
-    rows = []
+    rows, counts = [], ("train", "test", "features", "classes")
     for name in known_names():
         entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
-        rows.append(
-            {
-                "name": name,
-                "here": locate(name) is not None,
-                "train": entry.train if entry else None,
-                "test": entry.test if entry else None,
-                "features": entry.features if entry else None,
-                "classes": entry.classes if entry else None,
-                "licence": entry.licence if entry else None,
-                "title": entry.title if entry else "imported",
-            }
-        )
+        about = {key: getattr(entry, key, None) for key in (*counts, "licence")}
+        title = entry.title if entry else "imported"
+        rows.append({"name": name, "here": locate(name) is not None, **about, "title": title})
     if as_json:
         print_json(rows, indent=2)
         return
-    counts = ("train", "test", "features", "classes")
     table = plain_table("name", "here", *(Column(key, justify="right") for key in counts), "what")
     for row in rows:
         numbers = [f"{row[key]:,}" if isinstance(row[key], int) else "" for key in counts]
