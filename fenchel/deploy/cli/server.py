@@ -59,7 +59,6 @@ def server(
     public_key: Annotated[
         Path | None,
         typer.Option(
-            "--public-key",
             metavar="FILE",
             envvar=PUBLIC_KEY_VARIABLE,
             help="file server.public of fenchel keys, whose key clients must use; default: the clients' choice",

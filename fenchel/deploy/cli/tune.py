@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from fenchel.common.errors import SettingsError
-from fenchel.deploy.cli.options import InProcessOption, JsonOption, RunsOption
+from fenchel.deploy.cli.options import InProcessOption, JsonOption, ProcessesOption, RunsOption
 from fenchel.deploy.cli.printing import print_json, say
 from fenchel.deploy.launch.logs import log_to_file
 from fenchel.report.formatting import number_text
@@ -31,14 +31,9 @@ def tune(
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="number of trials; default: that of the file")] = None,
     in_process: InProcessOption = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(min=1, help="number of client processes of a run; default: one for each client, at most 16"),
-    ] = None,
+    processes: ProcessesOption = None,
     runs: RunsOption = Path("runs"),
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="TUNING", help="tuning folder of a search to continue")
-    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="TUNING", help="tuning folder of a search to continue")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search for good hyperparameters with Optuna, one run per trial; show the best trial or the Pareto front."""

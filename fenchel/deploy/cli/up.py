@@ -41,44 +41,35 @@ def up(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            "--data",
             metavar="FILE|PATTERN",
             help="data files of the clients, one for each, such as 'hospitals/*.csv' (in place of the settings' data)",
         ),
     ] = None,
     label: options.LabelOption = None,
     identifier: options.IdentifierOption = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="number of client processes; default: one for each client, at most 16")
-    ] = None,
+    processes: options.ProcessesOption = None,
     in_process: options.InProcessOption = False,
     runs: options.RunsOption = Path("runs"),
     on: Annotated[
         str,
         typer.Option(
-            "--on",
-            metavar="ENGINE",
-            help="engine that starts the clients: local, ssh, slurm, ray, docker or kubernetes",
+            metavar="ENGINE", help="engine that starts the clients: local, ssh, slurm, ray, docker or kubernetes"
         ),
     ] = "local",
     hosts: Annotated[
         str | None,
-        typer.Option(
-            "--hosts", metavar="A,B,C|FILE", help="hosts of --on ssh, to which processes are assigned in turn"
-        ),
+        typer.Option(metavar="A,B,C|FILE", help="hosts of --on ssh, to which processes are assigned in turn"),
     ] = None,
     engine: Annotated[
-        Path | None,
-        typer.Option("--engine", metavar="FILE", help="settings file of the engine (YAML); see docs/engines.md"),
+        Path | None, typer.Option(metavar="FILE", help="settings file of the engine (YAML); see docs/engines.md")
     ] = None,
     cpus: Annotated[
         float | None,
-        typer.Option("--cpus", min=0, help="number of processors for each client process, if the engine reserves them"),
+        typer.Option(min=0, help="number of processors for each client process, if the engine reserves them"),
     ] = None,
     gpus: Annotated[
         float | None,
         typer.Option(
-            "--gpus",
             min=0,
             help="number of GPUs for each client process, if the engine reserves them; with docker, for all together",
         ),
@@ -87,15 +78,12 @@ def up(
         bool, typer.Option("--dry-run", help="print the plan in the language of the engine, and start nothing")
     ] = False,
     seeds: Annotated[
-        str | None,
-        typer.Option("--seeds", metavar="1..5|1,4,7", help="seeds, with a run for each; see docs/experiments.md"),
+        str | None, typer.Option(metavar="1..5|1,4,7", help="seeds, with a run for each; see docs/experiments.md")
     ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            "--grid",
-            metavar="KEY=V1,V2",
-            help="values of a setting, with a run for each; several --grid make all combinations",
+            metavar="KEY=V1,V2", help="values of a setting, with a run for each; several --grid make all combinations"
         ),
     ] = None,
     skip_done: Annotated[

@@ -158,7 +158,6 @@ class OneProcess:
 
     async def run(self) -> Summary:
         """Execute the run, and return its summary."""
-        self.check()
         return await run_in_process(
             self.settings, self.folder, clients=self.clients, resume=self.resume, observer=self.observer, own=self.own
         )
