@@ -313,8 +313,11 @@ class Deployment:
 
     @property
     def groups(self) -> list[Sequence[str]]:
-        """Names of the clients of each process."""
-        return _split(client_names(self.clients), self.processes or min(self.clients, MAX_PROCESSES))
+        """Names of the clients of each process, in groups whose sizes differ by at most one."""
+        number = self.processes or min(self.clients, MAX_PROCESSES)
+        size, larger = divmod(self.clients, number)
+        starts = [group * size + min(group, larger) for group in range(number + 1)]
+        return [client_names(stop - start, start) for start, stop in pairwise(starts) if start < stop]
 
     def _client_processes(
         self,
@@ -383,10 +386,3 @@ def _first_trace(logs: Path, earlier: Mapping[Path, int]) -> str:
             ends = next((n for n in range(first + 1, len(lines)) if not lines[n].startswith(" ")), len(lines) - 1)
             return "\n".join([f"in {log.stem}:", *lines[first : ends + 1]])
     return ""
-
-
-def _split(names: Sequence[str], groups: int) -> list[Sequence[str]]:
-    """Divide the clients into groups whose sizes differ by at most one."""
-    size, larger = divmod(len(names), groups)
-    starts = [group * size + min(group, larger) for group in range(groups + 1)]
-    return [names[start:stop] for start, stop in pairwise(starts) if start < stop]
