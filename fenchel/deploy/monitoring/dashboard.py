@@ -87,8 +87,7 @@ class Dashboard(Observer):
 
     def __init__(self, folder: RunFolder, rounds: int, address: Address | None = None) -> None:
         self._rounds = rounds
-        self._run: OngoingRun | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._run: tuple[OngoingRun, asyncio.AbstractEventLoop] | None = None
         self._progress = _RunProgress()
         self._left = TimeLeft(rounds)
         self._network: dict[str, float] = {}
@@ -130,7 +129,7 @@ class Dashboard(Observer):
 
     def begun(self, run: OngoingRun) -> None:
         """Store the run, and the event loop on which its state may be read."""
-        self._run, self._loop = run, asyncio.get_running_loop()
+        self._run = run, asyncio.get_running_loop()
 
     def round_begun(self, t: int) -> None:
         """Record the current round."""
@@ -210,9 +209,9 @@ class Dashboard(Observer):
 
     def _ask(self) -> tuple[float, list[ClientStatus], int | None]:
         """Return the time in seconds since 1970, the status of all clients, and the expected number of clients."""
-        run, loop = self._run, self._loop
-        if run is None or loop is None:
+        if self._run is None:
             return time.time(), [], None
+        run, loop = self._run
         if loop.is_closed():
             raise NotReadyError("the run is over")
 
