@@ -55,14 +55,8 @@ def make_server(
         If the authority cannot be used, or the folder cannot be written.
     """
     names = list(dict.fromkeys(_general_name(host) for host in (*hosts, *_ALWAYS)))
-    _make_leaf(
-        Authority.load(authority_folder),
-        folder,
-        subject("fenchel server"),
-        [x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])],
-        days,
-        force,
-    )
+    extensions = [x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])]
+    _make_leaf(authority_folder, folder, "fenchel server", extensions, days, force)
 
 
 def make_client(authority_folder: Path, folder: Path, name: str, *, days: int = LEAF_DAYS, force: bool = False) -> None:
@@ -130,11 +124,8 @@ def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, forc
     CredentialError
         If a folder cannot be written.
     """
-    if len(set(clients)) < len(clients):
-        repeated = next(client for client in clients if clients.count(client) > 1)
-        raise SettingsError(f"the name {repeated!r} is given twice; give each client its own")
+    check_client_names(clients)
     for client in clients:
-        check_client_name(client)
         if client in ("authority", "server", CLAIMS):
             raise SettingsError(
                 f"{client!r} cannot be a client's name, because the folder {client} has another use; choose another one"
@@ -169,13 +160,12 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
     """
     path = folder / CERTIFICATE
     old = certificates(read(path), path)[0]
-    if role_of(old) == "server":
+    role, schemes = role_of(old), {"client": CLIENT_SCHEME, "monitor": MONITOR_SCHEME}
+    if role == "server":
         names = [host for host in hosts_of(old) if host not in _ALWAYS]
         make_server(authority_folder, folder, names, days=days, force=True)
-    elif role_of(old) == "monitor":
-        make_monitor(authority_folder, folder, subject_name(old), days=days, force=True)
-    elif role_of(old) == "client":
-        make_client(authority_folder, folder, subject_name(old), days=days, force=True)
+    elif role in schemes:
+        _make_participant(authority_folder, folder, subject_name(old), schemes[role], days, force=True)
     else:
         raise CredentialError(
             "not a certificate of a server, client or monitor, so it cannot be renewed; make one with fenchel certs",
@@ -185,7 +175,7 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
 
 def _make_participant(authority_folder: Path, folder: Path, name: str, scheme: str, days: int, force: bool) -> None:
     check_client_name(name)
-    _make_leaf(Authority.load(authority_folder), folder, subject(name), _of_participant(name, scheme), days, force)
+    _make_leaf(authority_folder, folder, name, _of_participant(name, scheme), days, force)
 
 
 def _of_participant(name: str, scheme: str) -> list[x509.ExtensionType]:
@@ -197,15 +187,10 @@ def _of_participant(name: str, scheme: str) -> list[x509.ExtensionType]:
 
 
 def _make_leaf(
-    authority: Authority,
-    folder: Path,
-    name: x509.Name,
-    extensions: Sequence[x509.ExtensionType],
-    days: int,
-    force: bool,
+    authority_folder: Path, folder: Path, name: str, extensions: Sequence[x509.ExtensionType], days: int, force: bool
 ) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    certificate = authority.sign(name, key.public_key(), extensions, days)
+    authority, key = Authority.load(authority_folder), ec.generate_private_key(ec.SECP256R1())
+    certificate = authority.sign(subject(name), key.public_key(), extensions, days)
     files = {
         AUTHORITY: certificate_pem(authority.certificate),
         CERTIFICATE: certificate_pem(certificate),
@@ -233,3 +218,12 @@ def check_client_name(name: str) -> None:
             f"{name!r} cannot be a client's name; use 1 to 64 letters, digits, dots, hyphens or underscores, and "
             "begin with a letter or digit"
         )
+
+
+def check_client_names(names: Sequence[str]) -> None:
+    """Raise a ``SettingsError`` if a name is not a valid client id, or is given twice."""
+    for name in names:
+        check_client_name(name)
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise SettingsError(f"the name {repeated!r} is given twice; give each client its own")

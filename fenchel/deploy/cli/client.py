@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,20 +15,12 @@ import typer
 from rich.console import Console
 
 from fenchel.common.data.limits import ORDINARY, DataLimits
-from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.common.defects import described
+from fenchel.common.errors import CredentialError, FenchelError, SettingsError
 from fenchel.common.untrusted_text import plain
 from fenchel.deploy.certificates.keys import SECRETS_VARIABLE
-from fenchel.deploy.cli.conduct import interruptible
-from fenchel.deploy.cli.options import (
-    CertsOption,
-    IdentifierOption,
-    InsecureOption,
-    LabelOption,
-    LogLevelOption,
-    MaxDataBytesOption,
-    MaxFeaturesOption,
-    MetricsOption,
-)
+from fenchel.deploy.cli import options
+from fenchel.deploy.cli.conduct import check_credentials, interruptible
 from fenchel.deploy.cli.printing import say, warn_of
 
 if TYPE_CHECKING:
@@ -36,7 +30,7 @@ if TYPE_CHECKING:
 
 def client(
     server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="address of the server")],
-    certs: CertsOption = None,
+    certs: options.CertsOption = None,
     token: Annotated[
         str | None,
         typer.Option(
@@ -60,10 +54,10 @@ def client(
         list[Path] | None,
         typer.Option(help="data file of this client; repeat it for each of several clients, in their order"),
     ] = None,
-    label: LabelOption = None,
-    identifier: IdentifierOption = None,
-    max_features: MaxFeaturesOption = ORDINARY.features,
-    max_data_bytes: MaxDataBytesOption = ORDINARY.bytes,
+    label: options.LabelOption = None,
+    identifier: options.IdentifierOption = None,
+    max_features: options.MaxFeaturesOption = ORDINARY.features,
+    max_data_bytes: options.MaxDataBytesOption = ORDINARY.bytes,
     state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
     allow: Annotated[
         list[str] | None,
@@ -145,10 +139,10 @@ def client(
             "(docs/privacy.md)",
         ),
     ] = None,
-    metrics: MetricsOption = None,
-    insecure: InsecureOption = False,
+    metrics: options.MetricsOption = None,
+    insecure: options.InsecureOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show only warnings and errors")] = False,
-    log_level: LogLevelOption = None,
+    log_level: options.LogLevelOption = None,
     bundle: Annotated[
         str | None,
         typer.Option(
@@ -167,7 +161,6 @@ def client(
     from fenchel.client.trust_limits import TrustLimits
     from fenchel.common.settings.solver import parse_solver
     from fenchel.deploy.address import Address
-    from fenchel.deploy.launch.crash import leaving_no_data
     from fenchel.deploy.monitoring.client_exporters import watching_clients
     from fenchel.keys.shared import Secrets
 
@@ -246,7 +239,7 @@ def client(
     on_event = (lambda _: None) if quiet else report
 
     try:
-        with leaving_no_data(LifelineError), watching_clients(metrics_at, on_event, warn_of) as observer:
+        with _leaving_no_data(LifelineError), watching_clients(metrics_at, on_event, warn_of) as observer:
             farewells = interruptible(
                 host(participants, threads=threads, lifeline=lifeline, on_event=on_event, observer=observer)
             )
@@ -257,6 +250,32 @@ def client(
         report(f"ended early: {stopped}")
     else:
         on_event("the run is complete")
+
+
+@contextmanager
+def _leaving_no_data(*passing: type[Exception]) -> Iterator[None]:
+    """Disable core dumps, and report a defect in a ``with`` block without the text of the error.
+
+    Parameters
+    ----------
+    *passing
+        Errors that the caller handles, besides those of Fenchel.
+
+    Raises
+    ------
+    typer.Exit
+        With exit code 1, after the report of a defect.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
+    passed: tuple[type[Exception], ...] = (FenchelError, typer.Exit, *passing)
+    try:
+        yield
+    except passed:
+        raise
+    except Exception as error:
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False).print(described(error))
+        raise typer.Exit(1) from None
 
 
 def _accept(token: str, certs: Path, sessions: int | None) -> None:
@@ -319,13 +338,9 @@ def _identities(
 
 def _check_pairs(identities: Mapping[str, Credentials | None]) -> None:
     """Reject certificates without a matching key, and warn of keys that other users can read."""
-    from fenchel.deploy.certificates.pairs import check_pair
-
     for pair in identities.values():
         if pair is not None:
-            check_pair(pair)
-            if pair.key_is_open:
-                warn_of(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+            check_credentials(pair)
 
 
 def _received(bundle: str) -> ReceivedBundle:

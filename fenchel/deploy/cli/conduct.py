@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
-from fenchel.common.errors import FenchelError, SettingsError
+from fenchel.common.errors import DataError, FenchelError, SettingsError
 from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.printing import print_json, say
+from fenchel.deploy.cli.printing import print_json, say, warn_of
 from fenchel.deploy.launch.logs import log_to_file
 
 if TYPE_CHECKING:
+    from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.launch.given_data import OwnFiles
+    from fenchel.deploy.monitoring.exporters import Exporters
+    from fenchel.server.telemetry.observer import Observers
     from fenchel.server.telemetry.summary import Summary
 
 T = TypeVar("T")
@@ -64,6 +68,27 @@ def chosen_values(
     return values, str(path)
 
 
+def load_shared(settings: Path, overrides: Sequence[str]) -> RunSettings:
+    """Load settings for a command that needs the data of all clients; raise a DataError if clients have own files."""
+    chosen = load(settings, overrides)
+    if chosen.own_data:
+        raise DataError(
+            "own means that each client has its own file, so the data are not on this machine; use a data set that "
+            "all clients share",
+            key="data.name",
+        )
+    return chosen
+
+
+def check_credentials(pair: Credentials) -> None:
+    """Reject a certificate without a matching key, and warn of a key that other users can read."""
+    from fenchel.deploy.certificates.pairs import check_pair
+
+    check_pair(pair)
+    if pair.key_is_open:
+        warn_of(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+
+
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine and return its result, or cancel it on Ctrl-C or SIGTERM.
 
@@ -85,15 +110,22 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def conducted(folder: RunFolder) -> Iterator[None]:
-    """Write a run's log in a ``with`` block.
+def conducted(folder: RunFolder, settings: RunSettings, exporters: Exporters, console: Console) -> Iterator[Observers]:
+    """Write a run's log and open its exporters in a ``with`` block; yield the observers of the exporters.
 
     After an error or interruption, print the option that resumes the run, if it has a checkpoint. After a
     ``FenchelError``, remove the folder of a run that has not begun.
     """
+    from fenchel.deploy.monitoring.exporters import watching
+
+    announce = partial(say, console=console)
     try:
-        with folder.kept_if_begun(), log_to_file(folder.log):
-            yield
+        with (
+            folder.kept_if_begun(),
+            log_to_file(folder.log),
+            watching(folder, settings, exporters, announce, warn_of) as watchers,
+        ):
+            yield watchers
     except (FenchelError, KeyboardInterrupt, asyncio.CancelledError):
         if folder.checkpoint.exists():
             say(f"the run is saved up to its last checkpoint; go on with --resume {folder.path}", Console(stderr=True))

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Column
 
 from fenchel.common.data.limits import ORDINARY, DataLimits
-from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.errors import SettingsError
 from fenchel.deploy.cli.options import ClientsOption, JsonOption, MaxDataBytesOption, MaxFeaturesOption, SetOption
 from fenchel.deploy.cli.printing import plain_table, print_json, say
 
@@ -27,25 +27,15 @@ def list_sets(as_json: JsonOption = False) -> None:
     """List the named data sets, and mark those on this machine."""
     from fenchel.common.data.catalogue import CATALOGUE, UNPUBLISHED, known_names, locate
 
-    rows = []
+    rows, counts = [], ("train", "test", "features", "classes")
     for name in known_names():
         entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
-        rows.append(
-            {
-                "name": name,
-                "here": locate(name) is not None,
-                "train": entry.train if entry else None,
-                "test": entry.test if entry else None,
-                "features": entry.features if entry else None,
-                "classes": entry.classes if entry else None,
-                "licence": entry.licence if entry else None,
-                "title": entry.title if entry else "imported",
-            }
-        )
+        about = {key: getattr(entry, key, None) for key in (*counts, "licence")}
+        title = entry.title if entry else "imported"
+        rows.append({"name": name, "here": locate(name) is not None, **about, "title": title})
     if as_json:
         print_json(rows, indent=2)
         return
-    counts = ("train", "test", "features", "classes")
     table = plain_table("name", "here", *(Column(key, justify="right") for key in counts), "what")
     for row in rows:
         numbers = [f"{row[key]:,}" if isinstance(row[key], int) else "" for key in counts]
@@ -94,15 +84,10 @@ def extract(
 
     from fenchel.common.data.extractor import feature_folder
     from fenchel.common.data.source import DataSource
-    from fenchel.common.settings.run import load
+    from fenchel.deploy.cli.conduct import load_shared
     from fenchel.deploy.launch.data import ensure
 
-    chosen = load(settings, overrides or ())
-    if chosen.own_data:
-        raise DataError(
-            "own means that each client computes the features of its own file; use a data set that all clients share",
-            key="data.name",
-        )
+    chosen = load_shared(settings, overrides or ())
     console = Console(highlight=False)
     ensure(chosen.data, console)
     source = DataSource.open(chosen.data, chosen.seed, chosen.positive)
@@ -120,17 +105,11 @@ def show(
     """Print (and draw) each client's number of samples of each class and of positive samples."""
     from fenchel.common.data.source import DataSource
     from fenchel.common.data.table import partition_table
-    from fenchel.common.settings.run import load
+    from fenchel.deploy.cli.conduct import load_shared
     from fenchel.deploy.launch.data import ensure
     from fenchel.report.render.partition import draw
 
-    chosen = load(settings, [*(overrides or []), *([f"clients={clients}"] if clients else [])])
-    if chosen.own_data:
-        raise DataError(
-            "own means that each client has its own file, so there is no partition to show; use a data set that all "
-            "clients share",
-            key="data.name",
-        )
+    chosen = load_shared(settings, [*(overrides or []), *([f"clients={clients}"] if clients else [])])
     if not isinstance(chosen.clients, int):
         raise SettingsError("auto leaves the number of clients open; give it with --clients N", key="clients")
     console = Console(highlight=False, emoji=False)  # the name of a class may be :cat:

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fenchel.common.errors import SettingsError
+from fenchel.common.settings.reading import read_mapping
 from fenchel.common.settings.section import yaml_value
 from fenchel.deploy.cli.options import JsonOption
-from fenchel.deploy.cli.printing import print_json, say, wide
+from fenchel.deploy.cli.printing import figures_table, print_json, say, wide
 
 if TYPE_CHECKING:
     from fenchel.report.energy.effort import Expense
     from fenchel.report.energy.local_steps import LeastEnergy, Measured
-    from fenchel.report.energy.model import Channel, Devices
+    from fenchel.report.energy.model import Devices
     from fenchel.report.run import Run
 
 _RATIOS, _BANDWIDTHS = "0,5,10,15,20", "1e6,5e6,1e7,2e7"
@@ -75,7 +75,7 @@ def energy(
     The numbers of bytes are measured. The numbers of operations follow from the model and the settings. Options give
     the constants of power, clock and channel. docs/energy.md has the formulas.
     """
-    from fenchel.report.energy.local_steps import Measured, choice
+    from fenchel.report.energy.local_steps import Measured, choice, over_channels
     from fenchel.report.energy.model import Channel
     from fenchel.report.run import Run
 
@@ -95,8 +95,11 @@ def energy(
         raise SettingsError("a map of several runs needs a common target; give it with --target", key="--map")
     best = None if target is None else choice(measured, devices, channel)
     if picture is not None:
+        from fenchel.report.energy.picture import draw_map  # late import, because matplotlib may be missing
+
         ratios, widths = _numbers("--snrs", snrs), _numbers("--bandwidths", bandwidths)
-        picture = _drawn(measured, devices, channel, ratios, widths, picture)
+        title, values = over_channels(measured, devices, channel, ratios, widths)
+        picture = draw_map(values, ratios, widths, title=title, path=picture)
     if as_json:
         described = [_described(each, cost) for each, cost in priced]
         print_json({"runs": described, "choice": None if best is None else asdict(best)})
@@ -121,22 +124,6 @@ def _check_clients(devices: Devices, runs: Sequence[Run]) -> None:
         )
 
 
-def _drawn(
-    measured: Sequence[Measured],
-    devices: Devices,
-    channel: Channel,
-    ratios: Sequence[float],
-    widths: Sequence[float],
-    path: Path,
-) -> Path:
-    """Draw the best number of local steps by signal-to-noise ratio and bandwidth; return the path of the PNG file."""
-    from fenchel.report.energy.local_steps import over_channels
-    from fenchel.report.energy.picture import draw_map
-
-    title, values = over_channels(measured, devices, channel, ratios, widths)
-    return draw_map(values, ratios, widths, title=title, path=path)
-
-
 def _say_choice(best: LeastEnergy) -> None:
     say(f"local steps  {best.best} take the least energy, of {_listed(best.rounds)}")
     if best.fit is not None:
@@ -152,33 +139,14 @@ def _devices(words: Sequence[str]) -> Devices:
     values: dict[str, Any] = {}
     for word in words:
         key, separator, text = word.partition("=")
-        values |= {key: _constant(word, text)} if separator else _constants(Path(word))
+        try:
+            values |= {key: yaml_value(text)} if separator else read_mapping(Path(word))
+        except yaml.YAMLError:
+            raise SettingsError("the value is not valid YAML; quote it", key=f"--device {word}") from None
+        except SettingsError as error:
+            error.key = "--device"
+            raise
     return Devices.of_constants(values)
-
-
-def _constant(word: str, text: str) -> Any:
-    try:
-        return yaml_value(text)
-    except yaml.YAMLError:
-        raise SettingsError("the value is not valid YAML; quote it", key=f"--device {word}") from None
-
-
-def _constants(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml_value(path.read_text())
-    except OSError as error:
-        raise SettingsError(
-            f"the file cannot be read ({error.strerror}); give --device KEY=VALUE, or the path of a YAML file",
-            source=path,
-            key="--device",
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the file is not valid YAML: {error}", source=path, key="--device") from None
-    if not isinstance(values, dict):
-        raise SettingsError(
-            "the file is not a mapping of constants, such as transmit_power: 0.2", source=path, key="--device"
-        )
-    return values
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -197,11 +165,9 @@ def _table(priced: Sequence[tuple[Measured, Expense | None]], *, to_target: bool
     from fenchel.report import summary
     from fenchel.report.formatting import UNKNOWN, bytes_text, number_text, plain, seconds_text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold", min_width=8, vertical="bottom")
     rounds = "rounds\nto target" if to_target else "rounds"
-    for heading in ("local\nsteps", rounds, "sent", "computing\nJ", "sending\nJ", "energy\nJ", "time"):
-        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
+    headings = ("local\nsteps", rounds, "sent", "computing\nJ", "sending\nJ", "energy\nJ", "time")
+    table = figures_table("run", *headings, min_width=8)
     names = summary.labels([each.run for each, _ in priced])
     for name, (each, cost) in zip(names, priced, strict=True):
         cells = [UNKNOWN if each.local_steps is None else str(each.local_steps)]
@@ -219,17 +185,13 @@ def _described(each: Measured, cost: Expense | None) -> dict[str, Any]:
     about: dict[str, Any] = {"id": each.run.id, "local_steps": each.local_steps, "reached": each.effort is not None}
     if each.effort is None or cost is None:
         return about
-    return about | {
+    about |= {
         "rounds": each.effort.rounds,
         "bytes_up": float(each.effort.bits_up.sum()) / 8,
         "macs": float(each.effort.macs.sum()),
-        "computing": cost.computing,
-        "sending": cost.sending,
-        "receiving": cost.receiving,
         "energy": cost.energy,
-        "seconds": cost.seconds,
-        "clients": cost.clients,
     }
+    return about | asdict(cost)
 
 
 def _listed(numbers: Mapping[int, float]) -> str:

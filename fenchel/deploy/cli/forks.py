@@ -141,7 +141,6 @@ def main() -> None:
     import fenchel.client.client_process
     import fenchel.deploy.certificates.pairs
     import fenchel.deploy.launch.bundle
-    import fenchel.deploy.launch.crash
     import fenchel.deploy.monitoring.client_exporters
     import fenchel.keys.shared  # noqa: F401
 

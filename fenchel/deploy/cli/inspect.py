@@ -197,8 +197,7 @@ def _run_paths(path: Path) -> list[Path]:
 def probe(
     server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="address of the server")],
     certs: Annotated[
-        list[Path] | None,
-        typer.Option("--certs", help="folder of a client's certificate; repeat it for several clients"),
+        list[Path] | None, typer.Option(help="folder of a client's certificate; repeat it for several clients")
     ] = None,
     pings: Annotated[int, typer.Option(min=2, help="number of round trips to measure")] = 50,
     insecure: InsecureOption = False,

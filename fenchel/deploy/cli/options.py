@@ -36,6 +36,9 @@ InProcessOption = Annotated[
         "--in-process", help="run all clients in this process, without a network: faster, and without real latency"
     ),
 ]
+ProcessesOption = Annotated[
+    int | None, typer.Option(min=1, help="number of client processes; default: one for each client, at most 16")
+]
 LabelOption = Annotated[str | None, typer.Option(metavar="COLUMN", help="column of the label in --data")]
 IdentifierOption = Annotated[
     str | None,

@@ -7,6 +7,7 @@ import math
 import os
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -61,3 +62,12 @@ def _finite(content: Any) -> Any:
 def plain_table(*columns: str | Column, title: str | None = None) -> Table:
     """Return an empty table without borders."""
     return Table(*columns, title=title, box=None, header_style="dim", pad_edge=False)
+
+
+def figures_table(subject: str, *headings: str, min_width: int) -> Table:
+    """Return an empty table with a column of names, of at least ``min_width`` characters, and columns of figures."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(subject, overflow="fold", min_width=min_width, vertical="bottom")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
+    return table

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +17,7 @@ from rich.text import Text
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.link import PRESETS, Link, parse_link
 from fenchel.deploy.cli.options import JsonOption
-from fenchel.deploy.cli.printing import print_json, say, wide
+from fenchel.deploy.cli.printing import figures_table, print_json, say, wide
 
 if TYPE_CHECKING:
     from fenchel.report.projection.projection import Projection
@@ -162,10 +161,8 @@ def _name(link: Link) -> str:
 def _table(real: Projection, found: Sequence[Projection]) -> Table:
     from fenchel.report.formatting import seconds_text, share_text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("link", overflow="fold", min_width=12, vertical="bottom")
-    for heading in ("total", "times\nmeasured", "of it\nevaluation", "median\nround", "most of\nthe rounds"):
-        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
+    headings = ("total", "times\nmeasured", "of it\nevaluation", "median\nround", "most of\nthe rounds")
+    table = figures_table("link", *headings, min_width=12)
     for each in (real, *found):
         parts = each.parts
         share = float(getattr(parts, parts.largest)) / parts.total if parts.total else 0.0

@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,27 +16,16 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import PUBLIC_KEY_VARIABLE, read_public, refuse_private_keys
-from fenchel.deploy.cli.conduct import chosen_settings, conducted, interruptible, show_outcome, show_warnings
-from fenchel.deploy.cli.options import (
-    DEFAULT_LISTEN,
-    DEFAULT_LISTEN_INSECURE,
-    CertsOption,
-    ClientsOption,
-    DashboardAtOption,
-    DashboardOption,
-    InsecureOption,
-    JsonOption,
-    LogLevelOption,
-    MetricsOption,
-    PreviousOption,
-    QuietOption,
-    ResumeOption,
-    RunsOption,
-    SetOption,
-    SettingsArgument,
-    TrackOption,
+from fenchel.deploy.cli import options
+from fenchel.deploy.cli.conduct import (
+    check_credentials,
+    chosen_settings,
+    conducted,
+    interruptible,
+    show_outcome,
+    show_warnings,
 )
-from fenchel.deploy.cli.printing import console_for, say, warn_of
+from fenchel.deploy.cli.printing import console_for, warn_of
 from fenchel.deploy.launch.data import ensure
 
 if TYPE_CHECKING:
@@ -45,32 +33,32 @@ if TYPE_CHECKING:
 
 
 def server(
-    settings: SettingsArgument = None,
+    settings: options.SettingsArgument = None,
     listen: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help=f"address to listen on; default: {DEFAULT_LISTEN}, with --insecure {DEFAULT_LISTEN_INSECURE}",
+            help=f"address to listen on; default: {options.DEFAULT_LISTEN}, with --insecure "
+            f"{options.DEFAULT_LISTEN_INSECURE}",
         ),
     ] = None,
-    certs: CertsOption = None,
-    overrides: SetOption = None,
-    clients: ClientsOption = None,
-    runs: RunsOption = Path("runs"),
-    resume: ResumeOption = None,
-    previous: PreviousOption = False,
-    dashboard: DashboardOption = False,
-    dashboard_at: DashboardAtOption = None,
-    metrics: MetricsOption = None,
-    track: TrackOption = None,
-    insecure: InsecureOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-    log_level: LogLevelOption = None,
+    certs: options.CertsOption = None,
+    overrides: options.SetOption = None,
+    clients: options.ClientsOption = None,
+    runs: options.RunsOption = Path("runs"),
+    resume: options.ResumeOption = None,
+    previous: options.PreviousOption = False,
+    dashboard: options.DashboardOption = False,
+    dashboard_at: options.DashboardAtOption = None,
+    metrics: options.MetricsOption = None,
+    track: options.TrackOption = None,
+    insecure: options.InsecureOption = False,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+    log_level: options.LogLevelOption = None,
     public_key: Annotated[
         Path | None,
         typer.Option(
-            "--public-key",
             metavar="FILE",
             envvar=PUBLIC_KEY_VARIABLE,
             help="file server.public of fenchel keys, whose key clients must use; default: the clients' choice",
@@ -86,16 +74,15 @@ def server(
     """Coordinate one run of the clients that connect to this server."""
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.address import Address
-    from fenchel.deploy.certificates.pairs import check_pair
     from fenchel.deploy.monitoring.display import Display
-    from fenchel.deploy.monitoring.exporters import Exporters, watching
+    from fenchel.deploy.monitoring.exporters import Exporters
     from fenchel.fleet.metering.open_files import raise_limit
     from fenchel.server.coordinator import Coordinator, open_resumed
     from fenchel.server.telemetry.observer import Observers
     from fenchel.server.transport.service import serve
 
     raise_limit()
-    listen = listen or (DEFAULT_LISTEN_INSECURE if insecure else DEFAULT_LISTEN)
+    listen = listen or (options.DEFAULT_LISTEN_INSECURE if insecure else options.DEFAULT_LISTEN)
     address = Address.parse(listen, "--listen")
     exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
     refuse_private_keys(certs, os.environ)
@@ -109,9 +96,7 @@ def server(
         )
     credentials = None if certs is None else Credentials.load(certs)
     if credentials is not None:
-        check_pair(credentials)
-        if credentials.key_is_open:
-            warn_of(f"{certs}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+        check_credentials(credentials)
     with _explaining(listen, credentials, linger):
         key = None if public_key is None else read_public(public_key)
         chosen, folder = chosen_settings(settings, overrides, clients, resume, previous)
@@ -129,8 +114,7 @@ def server(
         folder = folder or RunFolder.create(runs, chosen.name)
         write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
         with (
-            conducted(folder),
-            watching(folder, chosen, exporters, partial(say, console=console), warn_of) as watchers,
+            conducted(folder, chosen, exporters, console) as watchers,
             Display(console, folder.id, chosen.rounds) as display,
         ):
             observer = Observers(display, watchers)

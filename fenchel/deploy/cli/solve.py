@@ -11,10 +11,11 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.errors import SettingsError
 from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.data import GridPartition, RaggedPartition
-from fenchel.common.settings.run import RunSettings, load
+from fenchel.common.settings.run import RunSettings
+from fenchel.deploy.cli.conduct import load_shared
 from fenchel.deploy.cli.options import JsonOption, SetOption
 from fenchel.deploy.cli.printing import print_json, say
 
@@ -51,13 +52,7 @@ def solve(
         raise SettingsError(
             f"the folder {output.parent} does not exist; create it first", source=output, key="--output"
         )
-    chosen = load(settings, overrides or ())
-    if chosen.own_data:
-        raise DataError(
-            "own means that each client has its own file, so the whole problem is not on this machine; use a data "
-            "set that all clients share",
-            key="data.name",
-        )
+    chosen = load_shared(settings, overrides or ())
     loss, l2 = margin_loss(chosen.objective), chosen.objective.l2
     console = Console(stderr=as_json, highlight=False)
     ensure(chosen.data, console)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.status import Status
 
 from fenchel.common.errors import RunStoppedError, SettingsError
 from fenchel.common.settings.run import RunSettings
-from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.conduct import conducted, interruptible, show_warnings
-from fenchel.deploy.cli.printing import console_for, print_json, say, warn_of
+from fenchel.deploy.cli.printing import console_for, print_json, say
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
 from fenchel.deploy.launch.sweep import (
@@ -31,9 +28,10 @@ from fenchel.deploy.launch.sweep import (
     parse_seeds,
     sweep_points,
 )
-from fenchel.deploy.monitoring.exporters import Exporters, watching
+from fenchel.deploy.monitoring.display import StatusLine
+from fenchel.deploy.monitoring.exporters import Exporters
 from fenchel.server.preflight import check_run
-from fenchel.server.telemetry.observer import Observer, Observers
+from fenchel.server.telemetry.observer import Observers
 
 if TYPE_CHECKING:
     from fenchel.deploy.launch.deployment import Deployment
@@ -128,38 +126,13 @@ class Sweep:
         from fenchel.report.render.page import write_report
         from fenchel.report.run import Run
 
-        label = escape(f"{number + 1}/{len(self.points)}  {self.points[number].label}")
+        label = f"{number + 1}/{len(self.points)}  {self.points[number].label}"
         folder = RunFolder.create(parent, settings.name)
-        with (
-            conducted(folder),
-            watching(folder, settings, exporters, partial(say, console=console), warn_of) as watchers,
-            console.status(label) as status,
-        ):
-            progress = _Progress(status, label, settings.rounds)
+        with conducted(folder, settings, exporters, console) as watchers, console.status(escape(label)) as status:
+            progress = StatusLine(status, label, settings.rounds)
             deployment = replace(self.deploy(settings), folder=folder, say=progress.say)
             interruptible(replace(deployment, observer=Observers(progress, watchers)).run())
         write_report([Run(folder.path)], folder.report)
-
-
-class _Progress(Observer):
-    """Progress display of a run in one line of the terminal."""
-
-    def __init__(self, status: Status, label: str, rounds: int) -> None:
-        self._status = status
-        self._label = label
-        self._rounds = rounds
-
-    def say(self, text: str) -> None:
-        """Show a text after the label."""
-        self._status.update(f"{self._label}  {escape(text)}")
-
-    def round_ended(self, row: Row) -> None:
-        """Show the number of the round."""
-        self.say(f"round {row['round']:.0f} of {self._rounds}")
-
-    def waiting(self, reason: str) -> None:
-        """Show the reason for the delay."""
-        self.say(reason)
 
 
 def _line(result: SweepResult) -> str:

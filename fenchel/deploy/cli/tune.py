@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from fenchel.common.errors import SettingsError
-from fenchel.deploy.cli.options import InProcessOption, JsonOption, RunsOption
+from fenchel.deploy.cli.options import InProcessOption, JsonOption, ProcessesOption, RunsOption
 from fenchel.deploy.cli.printing import print_json, say
 from fenchel.deploy.launch.logs import log_to_file
 from fenchel.report.formatting import number_text
@@ -20,7 +20,6 @@ from fenchel.report.formatting import number_text
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from fenchel.common.storage.round_columns import Row
     from fenchel.server.telemetry.observer import Observer
 
 
@@ -32,14 +31,9 @@ def tune(
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="number of trials; default: that of the file")] = None,
     in_process: InProcessOption = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(min=1, help="number of client processes of a run; default: one for each client, at most 16"),
-    ] = None,
+    processes: ProcessesOption = None,
     runs: RunsOption = Path("runs"),
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="TUNING", help="tuning folder of a search to continue")
-    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="TUNING", help="tuning folder of a search to continue")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search for good hyperparameters with Optuna, one run per trial; show the best trial or the Pareto front."""
@@ -97,17 +91,11 @@ class _Progress:
 
     def beginning(self, number: int, drawn: Mapping[str, Any]) -> Observer:
         """Show the start of a trial; return the observer of its run."""
-        from fenchel.server.telemetry.observer import Observer
+        from fenchel.deploy.monitoring.display import StatusLine
 
-        title = escape(f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}")
-        self.status.update(title)
-        status, rounds = self.status, drawn.get("rounds", self._rounds)
-
-        class TrialProgress(Observer):
-            def round_ended(self, row: Row) -> None:
-                status.update(f"{title}, round {row['round']:.0f} of {rounds}")
-
-        return TrialProgress()
+        title = f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}"
+        self.status.update(escape(title))
+        return StatusLine(self.status, title, drawn.get("rounds", self._rounds))
 
     def ended(self, trial: FrozenTrial) -> None:
         """Show the end of a trial."""

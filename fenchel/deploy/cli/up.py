@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli import options
 from fenchel.deploy.cli.conduct import (
     chosen_settings,
     chosen_values,
@@ -22,27 +22,9 @@ from fenchel.deploy.cli.conduct import (
     show_outcome,
     show_warnings,
 )
-from fenchel.deploy.cli.options import (
-    ClientsOption,
-    DashboardAtOption,
-    DashboardOption,
-    IdentifierOption,
-    InProcessOption,
-    InsecureOption,
-    JsonOption,
-    LabelOption,
-    LogLevelOption,
-    MetricsOption,
-    PreviousOption,
-    QuietOption,
-    ResumeOption,
-    RunsOption,
-    SetOption,
-    SettingsArgument,
-    TrackOption,
-)
-from fenchel.deploy.cli.printing import console_for, say, warn_of
+from fenchel.deploy.cli.printing import console_for, say
 from fenchel.deploy.launch.data import ensure
+from fenchel.deploy.launch.words import option_words
 
 if TYPE_CHECKING:
     from fenchel.common.settings.run import RunSettings
@@ -53,50 +35,41 @@ if TYPE_CHECKING:
 
 
 def up(
-    settings: SettingsArgument = None,
-    overrides: SetOption = None,
-    clients: ClientsOption = None,
+    settings: options.SettingsArgument = None,
+    overrides: options.SetOption = None,
+    clients: options.ClientsOption = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
-            "--data",
             metavar="FILE|PATTERN",
             help="data files of the clients, one for each, such as 'hospitals/*.csv' (in place of the settings' data)",
         ),
     ] = None,
-    label: LabelOption = None,
-    identifier: IdentifierOption = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="number of client processes; default: one for each client, at most 16")
-    ] = None,
-    in_process: InProcessOption = False,
-    runs: RunsOption = Path("runs"),
+    label: options.LabelOption = None,
+    identifier: options.IdentifierOption = None,
+    processes: options.ProcessesOption = None,
+    in_process: options.InProcessOption = False,
+    runs: options.RunsOption = Path("runs"),
     on: Annotated[
         str,
         typer.Option(
-            "--on",
-            metavar="ENGINE",
-            help="engine that starts the clients: local, ssh, slurm, ray, docker or kubernetes",
+            metavar="ENGINE", help="engine that starts the clients: local, ssh, slurm, ray, docker or kubernetes"
         ),
     ] = "local",
     hosts: Annotated[
         str | None,
-        typer.Option(
-            "--hosts", metavar="A,B,C|FILE", help="hosts of --on ssh, to which processes are assigned in turn"
-        ),
+        typer.Option(metavar="A,B,C|FILE", help="hosts of --on ssh, to which processes are assigned in turn"),
     ] = None,
     engine: Annotated[
-        Path | None,
-        typer.Option("--engine", metavar="FILE", help="settings file of the engine (YAML); see docs/engines.md"),
+        Path | None, typer.Option(metavar="FILE", help="settings file of the engine (YAML); see docs/engines.md")
     ] = None,
     cpus: Annotated[
         float | None,
-        typer.Option("--cpus", min=0, help="number of processors for each client process, if the engine reserves them"),
+        typer.Option(min=0, help="number of processors for each client process, if the engine reserves them"),
     ] = None,
     gpus: Annotated[
         float | None,
         typer.Option(
-            "--gpus",
             min=0,
             help="number of GPUs for each client process, if the engine reserves them; with docker, for all together",
         ),
@@ -105,37 +78,34 @@ def up(
         bool, typer.Option("--dry-run", help="print the plan in the language of the engine, and start nothing")
     ] = False,
     seeds: Annotated[
-        str | None,
-        typer.Option("--seeds", metavar="1..5|1,4,7", help="seeds, with a run for each; see docs/experiments.md"),
+        str | None, typer.Option(metavar="1..5|1,4,7", help="seeds, with a run for each; see docs/experiments.md")
     ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            "--grid",
-            metavar="KEY=V1,V2",
-            help="values of a setting, with a run for each; several --grid make all combinations",
+            metavar="KEY=V1,V2", help="values of a setting, with a run for each; several --grid make all combinations"
         ),
     ] = None,
     skip_done: Annotated[
         bool, typer.Option("--skip-done", help="with --seeds or --grid: skip runs that are completed below --runs")
     ] = False,
-    resume: ResumeOption = None,
-    previous: PreviousOption = False,
-    dashboard: DashboardOption = False,
-    dashboard_at: DashboardAtOption = None,
-    metrics: MetricsOption = None,
-    track: TrackOption = None,
-    insecure: InsecureOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-    log_level: LogLevelOption = None,
+    resume: options.ResumeOption = None,
+    previous: options.PreviousOption = False,
+    dashboard: options.DashboardOption = False,
+    dashboard_at: options.DashboardAtOption = None,
+    metrics: options.MetricsOption = None,
+    track: options.TrackOption = None,
+    insecure: options.InsecureOption = False,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+    log_level: options.LogLevelOption = None,
 ) -> None:
     """Start a whole federation, a server on this machine and its clients, over TLS, until the run ends."""
     from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.given_data import OwnFiles
     from fenchel.deploy.launch.launchers.choice import launcher
     from fenchel.deploy.monitoring.display import Display
-    from fenchel.deploy.monitoring.exporters import Exporters, watching
+    from fenchel.deploy.monitoring.exporters import Exporters
     from fenchel.fleet.metering.open_files import raise_limit
     from fenchel.report.run import Run
     from fenchel.server.coordinator import open_resumed
@@ -216,12 +186,12 @@ def up(
         return
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     deployment = deploy(chosen, folder, checkpoint)
-    options = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
-    options |= {"--dashboard-at": dashboard_at, "--metrics": metrics, "--log-level": log_level}
-    tracking = [word for name in exporters.tracked for word in ("--track", name)]
-    beginning = _beginning(settings, overrides, clients, resume, previous)
-    files = [] if own is None else own.words(range(deployment.clients))
-    always = [*_words(options), *(["--quiet"] if quiet else []), *tracking, *files]
+    kept: dict[str, object] = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
+    kept |= {"--dashboard-at": dashboard_at, "--metrics": metrics, "--log-level": log_level}
+    kept |= {"--quiet": quiet, "--track": exporters.tracked}
+    always = [*option_words(kept), *(() if own is None else own.words(range(deployment.clients)))]
+    changes: dict[str, object] = {"--clients": clients, "--set": overrides, "--resume": resume, "--previous": previous}
+    beginning = [*(() if settings is None else (str(settings),)), *option_words(changes)]
     job = _job(deployment, always, beginning, runs)
     if job is not None and dashboard:
         raise SettingsError(
@@ -238,8 +208,7 @@ def up(
         return
     folder = folder or RunFolder.create(runs, chosen.name)
     with (
-        conducted(folder),
-        watching(folder, chosen, exporters, partial(say, console=console), warn_of) as watchers,
+        conducted(folder, chosen, exporters, console) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
         observer = Observers(display, watchers)
@@ -266,21 +235,6 @@ def _job(deployment: Deployment | OneProcess, always: list[str], beginning: list
         beginning=beginning,
         runs=runs,
     )
-
-
-def _beginning(
-    settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None, previous: bool
-) -> list[str]:
-    """Return the arguments by which a job begins or resumes a run."""
-    if resume is not None:
-        return ["--resume", str(resume), *(["--previous"] if previous else [])]
-    words = [str(settings), *_words({"--clients": clients})]
-    return [*words, *(word for override in overrides or () for word in ("--set", override))]
-
-
-def _words(options: Mapping[str, object]) -> list[str]:
-    """Return the given options as arguments of a command line."""
-    return [word for name, value in options.items() if value is not None for word in (name, str(value))]
 
 
 def _wait_for(job: SlurmJob, resumed: Path | None, as_json: bool, quiet: bool) -> None:

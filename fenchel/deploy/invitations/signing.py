@@ -18,11 +18,11 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fenchel.common.errors import CredentialError, SettingsError, UnreachableError
+from fenchel.common.errors import CredentialError, UnreachableError
 from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.authority import Authority, subject, unsigned
 from fenchel.deploy.certificates.description import key_fingerprint
-from fenchel.deploy.certificates.making import LEAF_DAYS, check_client_name, sign_client
+from fenchel.deploy.certificates.making import LEAF_DAYS, check_client_names, sign_client
 from fenchel.deploy.certificates.pem import certificate_pem, key_pem, public_key
 from fenchel.deploy.certificates.validity import CLOCK_SKEW, lifetime, now
 from fenchel.deploy.invitations.invitation import HOST_NAME, SECRET_BYTES, Invitation
@@ -197,11 +197,7 @@ async def inviting(
         If the address cannot be bound.
     """
     lifetime(days)  # refuse an invalid validity before any token is printed
-    for name in names:
-        check_client_name(name)
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise SettingsError(f"the name {repeated!r} is given twice; give each client its own", key="--name")
+    check_client_names(names)
     key = ec.generate_private_key(ec.SECP256R1())
     shown = _shown(key)
     server = grpc.aio.server(

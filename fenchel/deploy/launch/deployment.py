@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.bundle import Bundle
-from fenchel.deploy.launch.given_data import OwnFiles
+from fenchel.deploy.launch.given_data import OwnFiles, check_own
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Launcher, Requirements, Site
 from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
+from fenchel.deploy.launch.words import option_words
 from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying, size_of
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
@@ -109,14 +111,7 @@ class Deployment:
             raise SettingsError(
                 f"{self.processes!r} is not a number of client processes; give 1 or more", key="processes"
             )
-        if self.own is not None:
-            self.own.require(self.settings, self.clients)
-        elif self.settings.own_data:
-            raise SettingsError(
-                "own means that each client has its own file; give one for each client with --data, or start fenchel "
-                "server here, and fenchel client --data FILE on the clients' machines (docs/separate-machines.md)",
-                key="data.name",
-            )
+        check_own(self.own, self.settings, self.clients)
         if self.settings.seals_secrets and not self.secure:
             raise SettingsError(
                 "sealed needs certificates of the clients; leave --insecure out, or use secrets.source: file",
@@ -318,8 +313,11 @@ class Deployment:
 
     @property
     def groups(self) -> list[Sequence[str]]:
-        """Names of the clients of each process."""
-        return _split(client_names(self.clients), self.processes or min(self.clients, MAX_PROCESSES))
+        """Names of the clients of each process, in groups whose sizes differ by at most one."""
+        number = self.processes or min(self.clients, MAX_PROCESSES)
+        size, larger = divmod(self.clients, number)
+        starts = [group * size + min(group, larger) for group in range(number + 1)]
+        return [client_names(stop - start, start) for start, stop in pairwise(starts) if start < stop]
 
     def _client_processes(
         self,
@@ -337,10 +335,8 @@ class Deployment:
         """
         numbers = {name: number for number, name in enumerate(client_names(self.clients))}
         for number, group in enumerate(self.groups):
-            words = ["client", server, "--bundle", "-", "--state", state]
-            if relays is not None:
-                for name in group:
-                    words += ["--relay", str(relays[name])]
+            dialled = None if relays is None else [relays[name] for name in group]
+            words = ["client", server, *option_words({"--bundle": "-", "--state": state, "--relay": dialled})]
             if self.own is not None:
                 words += self.own.words([numbers[name] for name in group])
             bundle = Bundle(
@@ -352,15 +348,17 @@ class Deployment:
 
     def _agreed(self) -> list[str]:
         """Return the options that set the clients' trust limits to the requirements of the settings."""
-        words = []
         agreed = TrustLimits.agreeing_to(self.settings)
-        for option, given in (("--allow", agreed.code), ("--allow-file", agreed.files), ("--allow-data", agreed.data)):
-            for each in given or ():
-                words += [option, str(each)]
-        words += ["--max-message-bytes", str(agreed.message_bytes)]
-        words += ["--max-journal-bytes", str(agreed.journal_bytes)]
-        words += ["--least-group", str(agreed.least_group)]
-        return words
+        return option_words(
+            {
+                "--allow": agreed.code,
+                "--allow-file": agreed.files,
+                "--allow-data": agreed.data,
+                "--max-message-bytes": agreed.message_bytes,
+                "--max-journal-bytes": agreed.journal_bytes,
+                "--least-group": agreed.least_group,
+            }
+        )
 
 
 def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str, Credentials | None]]:
@@ -388,14 +386,3 @@ def _first_trace(logs: Path, earlier: Mapping[Path, int]) -> str:
             ends = next((n for n in range(first + 1, len(lines)) if not lines[n].startswith(" ")), len(lines) - 1)
             return "\n".join([f"in {log.stem}:", *lines[first : ends + 1]])
     return ""
-
-
-def _split(names: Sequence[str], groups: int) -> list[Sequence[str]]:
-    """Divide the clients into groups whose sizes differ by at most one."""
-    size, larger = divmod(len(names), groups)
-    cut, start = [], 0
-    for group in range(groups):
-        stop = start + size + (group < larger)
-        cut.append(names[start:stop])
-        start = stop
-    return [group for group in cut if group]

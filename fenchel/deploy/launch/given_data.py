@@ -13,6 +13,7 @@ from fenchel.common.errors import DataError, SettingsError, StorageError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.names import client_names
+from fenchel.deploy.launch.words import option_words
 
 if TYPE_CHECKING:
     from fenchel.common.data.objects import Arrays, Table
@@ -107,9 +108,8 @@ class OwnFiles:
 
     def words(self, clients: Sequence[int]) -> list[str]:
         """Return the options of ``fenchel client`` for the clients with these numbers, counted from 0."""
-        words = [word for number in clients for word in ("--data", str(self.paths[number].absolute()))]
-        options = (("--label", self.label), ("--id", self.identifier))
-        return words + [word for option, value in options if value is not None for word in (option, value)]
+        files = [self.paths[number].absolute() for number in clients]
+        return option_words({"--data": files, "--label": self.label, "--id": self.identifier})
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,18 @@ class OwnData:
         names = client_names(len(contents))
         paths = [_written(part, folder.data / name) for name, part in zip(names, contents, strict=True)]
         return OwnFiles(paths, self.label, self.identifier)
+
+
+def check_own(own: OwnFiles | None, settings: RunSettings, clients: int) -> None:
+    """Raise a SettingsError unless clients have own files exactly if the settings say so, one for each."""
+    if own is not None:
+        own.require(settings, clients)
+    elif settings.own_data:
+        raise SettingsError(
+            "own means that each client has its own file; give one for each client with --data, or start fenchel "
+            "server here, and fenchel client --data FILE on the clients' machines (docs/separate-machines.md)",
+            key="data.name",
+        )
 
 
 def given_data(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -27,7 +27,7 @@ from fenchel.common.slots import SlotExecutor
 from fenchel.common.storage.run_folder import IN_ONE_PROCESS, RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import CLIENTS, make_keys
-from fenchel.deploy.launch.given_data import OwnFiles
+from fenchel.deploy.launch.given_data import OwnFiles, check_own
 from fenchel.deploy.launch.names import client_names
 from fenchel.keys.shared import Secrets
 from fenchel.server.checkpoint import Checkpoint
@@ -109,8 +109,10 @@ async def run_in_process(
         )
         for name, local_data in zip(client_names(number), providers(settings, number, own), strict=True)
     ]
+    # Clients encrypt together in an executor. Without encryption, they compute on the event loop in turn.
+    encrypting = nullcontext() if settings.algorithm.key_bits is None else SlotExecutor(1, number)
     try:
-        with one_thread(), _executor(settings, number) as executor:
+        with one_thread(), encrypting as executor:
             async with asyncio.TaskGroup() as tasks:
                 conducting = tasks.create_task(coordinator.conduct())
                 for participant in participants:
@@ -148,12 +150,7 @@ class OneProcess:
     def check(self) -> None:
         """Raise a SettingsError for settings that one process cannot fulfil."""
         _require_one_process(self.settings)
-        if self.own is not None:
-            self.own.require(self.settings, self.clients)
-        elif self.settings.own_data:
-            raise SettingsError(
-                "own means that each client has its own file; give a file for each client with --data", key="data.name"
-            )
+        check_own(self.own, self.settings, self.clients)
 
     def plan(self) -> Iterator[str]:
         """Yield a description of what the run would start."""
@@ -161,7 +158,6 @@ class OneProcess:
 
     async def run(self) -> Summary:
         """Execute the run, and return its summary."""
-        self.check()
         return await run_in_process(
             self.settings, self.folder, clients=self.clients, resume=self.resume, observer=self.observer, own=self.own
         )
@@ -213,11 +209,6 @@ def providers(settings: RunSettings, clients: int, own: OwnFiles | Sequence[Shar
         own.require(settings, clients)
         return [OwnFile(path, own.label, own.identifier) for path in own.paths]
     return [OwnShard(shard) for shard in own]
-
-
-def _executor(settings: RunSettings, clients: int) -> AbstractContextManager[SlotExecutor | None]:
-    """Return an executor in which clients encrypt together, or ``None`` if all compute on the event loop in turn."""
-    return nullcontext() if settings.algorithm.key_bits is None else SlotExecutor(1, clients)
 
 
 async def _client(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import secrets
 import time
@@ -154,9 +155,7 @@ def sweep_points(
             "the grid has seeds, and further seeds are given; give all seeds in one of the two places", key="seed"
         )
     axes = {**grid, **({"seed": seeds} if seeds else {})}
-    number = 1
-    for chosen in axes.values():
-        number *= len(chosen)
+    number = math.prod(map(len, axes.values()))
     if not 0 < number <= MOST_RUNS:
         raise SettingsError(f"the sweep has {number:,} runs; expected 1 to {MOST_RUNS:,}", key=", ".join(axes))
     points = [_point(values, source, dict(zip(axes, each, strict=True)), check) for each in product(*axes.values())]

@@ -179,7 +179,7 @@ class Search:
             If runs within the bounds of the parameters are impossible.
         """
         _optuna()
-        given = [_override(key, value) for key, value in tuning.overrides.items()]
+        given = [f"{key}={yaml.safe_dump(value, default_flow_style=True)}" for key, value in tuning.overrides.items()]
         base = load(tuning.settings, [*given, *overrides])
         _check(tuning, base, tuning.settings)
         search = cls(tuning, base, TuningFolder.create(runs, tuning, base))
@@ -454,7 +454,3 @@ def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
             raise  # the error would be the same for every trial
         except SettingsError as error:
             raise SettingsError(f"{error.problem} (a trial with {corner})", key=error.key) from None
-
-
-def _override(key: str, value: Any) -> str:
-    return f"{key}={yaml.safe_dump(value, default_flow_style=True)}"

@@ -173,7 +173,7 @@ async def up_async(
     else:
         path = Path(resume if isinstance(resume, str | os.PathLike) else resume.path)
         work = _resume(path, given, label, identifier)
-    from fenchel.deploy.monitoring.progress import progress_shown  # late imports, because they are slow
+    from fenchel.deploy.monitoring.display import progress_shown  # late imports, because they are slow
     from fenchel.report.run import Run
 
     folder, rounds = work.folder, work.settings.rounds

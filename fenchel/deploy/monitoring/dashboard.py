@@ -87,8 +87,7 @@ class Dashboard(Observer):
 
     def __init__(self, folder: RunFolder, rounds: int, address: Address | None = None) -> None:
         self._rounds = rounds
-        self._run: OngoingRun | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._run: tuple[OngoingRun, asyncio.AbstractEventLoop] | None = None
         self._progress = _RunProgress()
         self._left = TimeLeft(rounds)
         self._network: dict[str, float] = {}
@@ -114,7 +113,7 @@ class Dashboard(Observer):
         return self._server.address.is_loopback
 
     def __enter__(self) -> Self:
-        self._open.enter_context(self._renderer)
+        self._open.callback(self._renderer.close)
         self._open.enter_context(self._server)
         return self
 
@@ -130,7 +129,7 @@ class Dashboard(Observer):
 
     def begun(self, run: OngoingRun) -> None:
         """Store the run, and the event loop on which its state may be read."""
-        self._run, self._loop = run, asyncio.get_running_loop()
+        self._run = run, asyncio.get_running_loop()
 
     def round_begun(self, t: int) -> None:
         """Record the current round."""
@@ -193,18 +192,14 @@ class Dashboard(Observer):
         self._watched = time.monotonic()
         asked_unix, standings, expected = self._standings.get()
         shown = sorted(standings, key=lambda each: (_ORDER[each.state], each.question is None, each.client))
-        progress = self._progress
         return _json(
             {
                 "unix": time.time(),
                 "asked_unix": asked_unix,
                 "running": not self._over,
-                "round": progress.round,
-                "round_unix": progress.round_unix,
-                "done": progress.done,
+                **asdict(self._progress),
                 "rounds": self._rounds,
                 "left_s": self._left.seconds,
-                "waits": progress.waits,
                 "expected": expected,
                 "total": len(standings),
                 "counts": Counter(each.state for each in shown),
@@ -214,9 +209,9 @@ class Dashboard(Observer):
 
     def _ask(self) -> tuple[float, list[ClientStatus], int | None]:
         """Return the time in seconds since 1970, the status of all clients, and the expected number of clients."""
-        run, loop = self._run, self._loop
-        if run is None or loop is None:
+        if self._run is None:
             return time.time(), [], None
+        run, loop = self._run
         if loop.is_closed():
             raise NotReadyError("the run is over")
 
@@ -239,10 +234,8 @@ class _Renderer:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """End the process."""
         if (process := self._process) is not None:
             process.kill()  # a rendering in progress is no longer needed
         with self._lock:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from fenchel.common.storage.round_columns import Row
+from fenchel.deploy.monitoring.notebook import NotebookProgress, notebook_display
 from fenchel.deploy.monitoring.time_left import TimeLeft
 from fenchel.report.formatting import bytes_text, fitting, seconds_text
-from fenchel.server.telemetry.observer import Observer
+from fenchel.server.telemetry.observer import Observer, Observers
 
 _SHOWN_ROWS = 12
 _LARGE = 1e6  # least number that is shown without decimals
@@ -128,9 +131,7 @@ class Display(Observer):
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.update(self._table())
             self._live.stop()
@@ -186,3 +187,63 @@ class Display(Observer):
         for texts in zip(*(found[title] for title in titles), strict=True):
             table.add_row(*texts)
         return table
+
+
+class StatusLine(Observer):
+    """Progress display of a run in one line of the terminal.
+
+    Parameters
+    ----------
+    status
+        Line on the terminal.
+    label
+        Text before the progress.
+    rounds
+        Number of planned rounds.
+    """
+
+    def __init__(self, status: Status, label: str, rounds: int) -> None:
+        self._status = status
+        self._label = label
+        self._rounds = rounds
+
+    def say(self, text: str) -> None:
+        """Show a text after the label."""
+        self._status.update(escape(f"{self._label}  {text}"))
+
+    def round_ended(self, row: Row) -> None:
+        """Show the number of the round."""
+        self.say(f"round {row['round']:.0f} of {self._rounds}")
+
+    def waiting(self, reason: str) -> None:
+        """Show the reason for the delay."""
+        self.say(reason)
+
+
+@contextmanager
+def progress_shown(observer: Observer | None, title: str, rounds: int) -> Iterator[Observer | None]:
+    """Show a run's progress below a notebook's cell, or on standard error if that is a terminal.
+
+    Parameters
+    ----------
+    observer
+        Observer given by the caller; ``None`` without one.
+    title
+        Name of the run.
+    rounds
+        Number of planned rounds.
+
+    Yields
+    ------
+    Observer or None
+        Observer for the run, which includes ``observer`` and the display.
+    """
+    given = () if observer is None else (observer,)
+    console = Console(stderr=True)
+    if (cell := notebook_display()) is not None:
+        yield Observers(*given, NotebookProgress(cell, rounds))
+    elif console.is_terminal:
+        with Display(console, title, rounds) as display:
+            yield Observers(*given, display)
+    else:
+        yield observer

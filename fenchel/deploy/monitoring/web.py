@@ -203,50 +203,45 @@ class _HttpHandler(BaseHTTPRequestHandler):
         self.rfile.close()
         self.rfile = io.BufferedReader(_Asked(self.connection))
 
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
     def _refuse(self) -> None:
-        self._say(405, "only GET and HEAD are supported", True, Allow="GET, HEAD")
+        self._say(405, "only GET and HEAD are supported", Allow="GET, HEAD")
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
-    def _answer(self, *, with_body: bool) -> None:
+    def _answer(self) -> None:
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not self.server.is_meant(hosts[0].strip()):
-            self._say(421, "use this server's IP address, or the name that it listens on", with_body)
+            self._say(421, "use this server's IP address, or the name that it listens on")
             return
         route = self.server.routes.get(self.path.partition("?")[0])
         if route is None:
-            self._say(404, "no page has this path", with_body)
+            self._say(404, "no page has this path")
             return
         try:
             answer = route()
         except NotReadyError as error:
-            self._say(503, str(error), with_body, Refresh="2")  # makes browsers reload after two seconds
+            self._say(503, str(error), Refresh="2")  # makes browsers reload after two seconds
             return
         except Exception:
             log.exception("a defect: the request for %s failed", self.path)
-            self._say(500, "a defect; see the log", with_body)
+            self._say(500, "a defect; see the log")
             return
         tag = f'"{hashlib.sha256(answer.body).hexdigest()[:32]}"'
         if self.headers.get("If-None-Match") == tag:
-            self._send(304, HttpResponse(answer.kind, b""), with_body=False, ETag=tag)
+            self._send(304, answer, ETag=tag)
         else:
-            self._send(200, answer, with_body=with_body, ETag=tag)
+            self._send(200, answer, ETag=tag)
+
+    do_GET = do_HEAD = _answer
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Reject a malformed request, without quoting its content."""
-        self._say(code, HTTPStatus(code).phrase, with_body=True)
+        self._say(code, HTTPStatus(code).phrase)
 
-    def _say(self, code: int, words: str, with_body: bool, **headers: str) -> None:
-        answer = HttpResponse("text/plain; charset=utf-8", f"{words}\n".encode())
-        self._send(code, answer, with_body=with_body, **headers)
+    def _say(self, code: int, words: str, **headers: str) -> None:
+        self._send(code, HttpResponse("text/plain; charset=utf-8", f"{words}\n".encode()), **headers)
 
-    def _send(self, code: int, answer: HttpResponse, *, with_body: bool = True, **headers: str) -> None:
+    def _send(self, code: int, answer: HttpResponse, **headers: str) -> None:
         self.connection.settimeout(_PATIENCE)  # timeout for sending the response
         self.send_response(code)
         for name, value in {**_HEADERS, **headers}.items():
@@ -255,7 +250,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", answer.kind)
             self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-        if with_body:
+        if code != 304 and self.command != "HEAD":
             self.wfile.write(answer.body)
 
     def version_string(self) -> str:

@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
@@ -68,15 +68,6 @@ class LinkTraffic:
     connections: int = 0
     open: int = 0
     cuts: int = 0
-
-    def __add__(self, other: LinkTraffic) -> LinkTraffic:
-        return LinkTraffic(
-            self.up + other.up,
-            self.down + other.down,
-            self.connections + other.connections,
-            self.open + other.open,
-            self.cuts + other.cuts,
-        )
 
 
 @dataclass
@@ -295,7 +286,8 @@ class NetworkProxy:
     @property
     def traffic(self) -> LinkTraffic:
         """Total traffic of all links."""
-        return sum((line.traffic for line in self.lines.values()), LinkTraffic())
+        each = [astuple(line.traffic) for line in self.lines.values()]
+        return LinkTraffic(*map(sum, zip(*each, strict=True)))
 
     async def listen(self, host: str, port: int) -> int:
         """Start to accept connections, and return the port, which is a free one if ``port`` is 0.

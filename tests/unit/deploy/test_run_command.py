@@ -9,22 +9,25 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import fenchel
 from fenchel.common.errors import CheckpointError, FenchelError, RunStoppedError, SettingsError, StorageError
+from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import KEY, open_to_others
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.client import _identities
 from fenchel.deploy.cli.conduct import conducted
 from fenchel.deploy.cli.main import application
+from fenchel.deploy.monitoring.exporters import Exporters
 from fenchel.report.timeline import Timeline
 from tests.messages import raises
 
 
 def ended(folder: RunFolder, how: BaseException) -> None:
-    with conducted(folder):
+    with conducted(folder, validate(SETTINGS), Exporters(), Console()):
         raise how
 
 

@@ -190,21 +190,18 @@ class KubernetesLauncher:
         limits: dict[str, Any] = {"memory": settings.memory}
         limits |= {"nvidia.com/gpu": settings.gpus} if settings.gpus else {}
         kernel = os.environ.get("OPENBLAS_CORETYPE")
-        mounts: list[dict[str, Any]] = [
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
-            {"name": "journals", "mountPath": _STATE},
-        ]
-        volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {"medium": "Memory"}}]
-        if self._claim:
-            volumes.append({"name": "journals", "persistentVolumeClaim": {"claimName": self._claim}})
-        else:
-            volumes.append({"name": "journals", "emptyDir": {}})
+        claim = {"persistentVolumeClaim": {"claimName": self._claim}}
+        # Volume and mount options by the volume's name.
+        volumes: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+            "tmp": ({"emptyDir": {"medium": "Memory"}}, {"mountPath": "/tmp"}),  # noqa: S108
+            "journals": (claim if self._claim else {"emptyDir": {}}, {"mountPath": _STATE}),
+        }
         if settings.data:
-            mounts.append({"name": "data", "mountPath": "/data", "readOnly": True})
-            volumes.append({"name": "data", "persistentVolumeClaim": {"claimName": settings.data, "readOnly": True}})
+            data = {"persistentVolumeClaim": {"claimName": settings.data, "readOnly": True}}
+            volumes["data"] = data, {"mountPath": "/data", "readOnly": True}
         if isinstance(name, int):
-            mounts.append({"name": "bundle", "mountPath": str(_BUNDLE.parent), "readOnly": True})
-            volumes.append({"name": "bundle", "secret": {"secretName": unique, "defaultMode": 0o440}})
+            secret = {"secret": {"secretName": unique, "defaultMode": 0o440}}
+            volumes["bundle"] = secret, {"mountPath": str(_BUNDLE.parent), "readOnly": True}
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -245,10 +242,10 @@ class KubernetesLauncher:
                         },
                         # Without a CPU limit, a pod may use processors that other pods leave idle.
                         "resources": {"requests": limits | {"cpu": f"{settings.cpus:g}"}, "limits": limits},
-                        "volumeMounts": mounts,
+                        "volumeMounts": [{"name": name} | mount for name, (_, mount) in volumes.items()],
                     }
                 ],
-                "volumes": volumes,
+                "volumes": [{"name": name} | volume for name, (volume, _) in volumes.items()],
             },
         }
 
