@@ -40,15 +40,12 @@ class _Common(Section):
         description="a model to start from, for training in two stages; null: zeros, or for networks random numbers "
         "that follow from the seed",
     )
-
-
-class _Double(_Common):
     dtype: Literal["float64", "float32"] = Field(
         default="float64", description="floating-point type of models, gradients and features"
     )
 
 
-class _Linear(_Double):
+class _Linear(_Common):
     nonconvex: float = Field(
         default=0.0,
         ge=0,
@@ -76,13 +73,10 @@ class SmoothedHingeSettings(_Linear):
     )
 
 
-class _Single(_Common):
+class _Network(_Common):
     dtype: Literal["float64", "float32"] = Field(
         default="float32", description="floating-point type of models, gradients and features"
     )
-
-
-class _Network(_Single):
     device: Literal["cpu", "cuda", "auto"] = Field(
         default="cpu",
         description="device of networks, on the server and on every client. cuda: the first GPU that torch finds, and "
@@ -193,7 +187,7 @@ class BinarySettings(_Network):
         return self
 
 
-class OwnSettings(_Double):
+class OwnSettings(_Common):
     """An objective from outside the project."""
 
     kind: Literal["own"] = Field(
