@@ -170,17 +170,15 @@ class BinarySettings(_Network):
     )
 
     @model_validator(mode="after")
-    def _can_begin(self) -> Self:
-        if self.output == "l2" and self.scorer.kind == "linear" and self.initial is None:
+    def _fits_a_linear_scorer(self) -> Self:
+        if self.scorer.kind != "linear":
+            return self
+        if self.output == "l2" and self.initial is None:
             raise ValueError(
                 "output: l2 divides outputs by their norm, but a linear scorer begins with outputs of 0, whose norm "
                 "is 0; use output: none, or begin with the model of an earlier run (initial)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _device_is_used(self) -> Self:
-        if self.device != "cpu" and self.scorer.kind == "linear":
+        if self.device != "cpu":
             raise ValueError(
                 f"device: {self.device} is for networks, but a linear scorer is computed by the cpu; leave it out"
             )
