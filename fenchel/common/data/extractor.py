@@ -81,11 +81,6 @@ class Extractor:
         return cls(settings, image, peak)
 
     @property
-    def features(self) -> int:
-        """Number of features of an image."""
-        return FEATURES
-
-    @property
     def path(self) -> Path:
         """Path of the file of weights."""
         return Path(os.environ.get(VARIABLE) or self.settings.file).expanduser()
@@ -136,7 +131,7 @@ class Extractor:
         import torch
 
         torch.set_num_threads(threads)
-        result = np.empty((len(images), self.features), np.float32)
+        result = np.empty((len(images), FEATURES), np.float32)
         for start in range(0, len(images), BATCH):
             pixels = images[start : start + BATCH].astype(np.float32) / np.float32(self.peak)
             batch = torch.from_numpy(pixels.reshape(-1, *self.image)).expand(-1, 3, -1, -1)
@@ -185,13 +180,10 @@ class Extracted:
             )
         for start in range(0, missing.size, BATCH):
             batch = missing[start : start + BATCH]
-            kept[batch] = self.extractor.compute(self._dense(batch), threads)
+            images = self.images[batch]
+            kept[batch] = self.extractor.compute(images.toarray() if is_sparse(images) else images, threads)
             done[batch] = 1  # set after the features are written, as other processes read every batch marked as done
         return np.array(kept[rows])
-
-    def _dense(self, rows: Indices) -> NDArray[np.generic]:
-        part = self.images[rows]
-        return part.toarray() if is_sparse(part) else part
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
@@ -199,7 +191,7 @@ class Extracted:
         images = int(self.images.shape[0])
         self.folder.mkdir(parents=True, exist_ok=True)
         return (
-            _shared(self.folder / f"{self._key}.features.npy", np.float32, (images, self.extractor.features)),
+            _shared(self.folder / f"{self._key}.features.npy", np.float32, (images, FEATURES)),
             _shared(self.folder / f"{self._key}.done.npy", np.uint8, (images,)),
         )
 
@@ -224,7 +216,10 @@ def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
             with contextlib.suppress(FileExistsError):  # created by another process
                 os.link(fresh, path)
     # NumPy's own reader would trust a damaged header.
-    header, size = _header(dtype, shape), path.stat().st_size
+    written = io.BytesIO()
+    about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(written, about)
+    header, size = written.getvalue(), path.stat().st_size
     with path.open("rb") as file:
         whole = file.read(len(header)) == header and size == len(header) + np.dtype(dtype).itemsize * math.prod(shape)
     if not whole:
@@ -234,11 +229,3 @@ def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
             source=path,
         )
     return np.memmap(path, dtype, mode="r+", offset=len(header), shape=shape)
-
-
-def _header(dtype: type[np.generic], shape: tuple[int, ...]) -> bytes:
-    """Return the header of a NumPy file for an array of this type and shape."""
-    written = io.BytesIO()
-    about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(written, about)
-    return written.getvalue()

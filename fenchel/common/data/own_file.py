@@ -18,7 +18,7 @@ from fenchel.common.data.limits import ORDINARY, DataLimits
 from fenchel.common.data.samples import DataSet, Samples, listed
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
-from fenchel.common.settings.data import DataSettings, ExtractorSettings, Scaling
+from fenchel.common.settings.data import DataSettings, Scaling
 
 
 def load_own(
@@ -59,7 +59,9 @@ def load_own(
     # A single file does not show whether its feature 0 never occurs, or does not exist.
     dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier, limits=limits, first=1)
     if data.extractor is not None:
-        dataset = _extracted(dataset, data.extractor, where)
+        network = Extractor.of(data.extractor, dataset.image, dataset.peak, where)
+        made = Extracted(network, dataset.train.features).take(np.arange(len(dataset.train)))
+        dataset = DataSet(Samples(made, dataset.train.labels), identifiers=dataset.identifiers)
     _require_scaling_alone(scalings, dataset, where)
     part, held, total = _columns_held(dataset, columns, where)
     if len(held) < total and "unit-rows" in scalings:
@@ -90,14 +92,6 @@ def load_own(
         column_names=dataset.columns or () if columns is None else (),
         sample_ids=dataset.identifiers,
     )
-
-
-def _extracted(dataset: DataSet, settings: ExtractorSettings, where: str) -> DataSet:
-    """Return the data set with images replaced by the network's features."""
-    images = dataset.train
-    network = Extractor.of(settings, dataset.image, dataset.peak, where)
-    made = Extracted(network, images.features).take(np.arange(len(images)))
-    return DataSet(Samples(made, images.labels), identifiers=dataset.identifiers)
 
 
 def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where: str) -> None:
