@@ -66,7 +66,10 @@ def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64])
     most = np.minimum(sizes, clients)
     shares = int(most.sum())
     if settings.samples is not None:
-        most = _room(settings, clients, sizes, most)
+        if settings.per_client == 1:
+            most = np.minimum(most, sizes // settings.samples)
+        if clients * settings.samples > int(sizes.sum()) or places > int(most.sum()):
+            raise _too_many(settings, clients, sizes)
     if places > shares:
         raise DataError(
             f"{clients} clients of {settings.per_client} classes need {places} shares, but classes of "
@@ -87,34 +90,6 @@ def _owners(per_client: int, clients: int, holders: NDArray[np.int64], rng: np.r
             owners[position].append(int(client))
             left[position] -= 1
     return owners
-
-
-def _room(
-    settings: ClassesPartition, clients: int, sizes: NDArray[np.int64], most: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return an upper bound on each class's number of holders if every client holds ``settings.samples`` samples.
-
-    Parameters
-    ----------
-    most
-        Upper bounds without this condition, shape (classes,).
-
-    Returns
-    -------
-    NDArray[np.int64]
-        Upper bounds, shape (classes,).
-
-    Raises
-    ------
-    DataError
-        If there are too few samples, or the bounds allow too few holders.
-    """
-    assert settings.samples is not None
-    if settings.per_client == 1:
-        most = np.minimum(most, sizes // settings.samples)
-    if clients * settings.samples > int(sizes.sum()) or clients * settings.per_client > int(most.sum()):
-        raise _too_many(settings, clients, sizes)
-    return most
 
 
 def _equal_shares(
