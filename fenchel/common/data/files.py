@@ -85,14 +85,11 @@ def read_file(
         match form:
             case "npz":
                 dataset = read_npz(path, holder, identifier, limits)
-            case "parquet":
-                from fenchel.common.data.columns import read_parquet  # late import: Arrow takes 35 MB
+            case "parquet" | "csv" | "tsv" | "data":
+                from fenchel.common.data.columns import Roles, read_csv, read_parquet  # late import: Arrow takes 35 MB
 
-                dataset = read_parquet(path, label, identifier, holder, limits, usual_label)
-            case "csv" | "tsv" | "data":
-                from fenchel.common.data.columns import read_csv
-
-                dataset = read_csv(path, label, identifier, holder, limits, usual_label)
+                read = read_parquet if form == "parquet" else read_csv
+                dataset = read(path, Roles(label, usual_label, identifier, holder), limits)
             case _:
                 if form not in ("libsvm", "svm", "svmlight"):
                     _require_libsvm(path)

@@ -168,10 +168,10 @@ def _adult_rows(path: Path) -> NDArray[np.str_]:
 
 def read_covtype(files: Files) -> DataSet:
     """Read UCI Covertype: 54 integers and the class, 1 to 7."""
-    from fenchel.common.data.columns import read_csv  # late import: Arrow takes 35 MB
+    from fenchel.common.data.columns import Roles, read_csv  # late import: Arrow takes 35 MB
 
     (path,) = files.values()
-    part = read_csv(path).train
+    part = read_csv(path, Roles()).train
     return DataSet(samples(np.asarray(part.features).astype(np.int16), part.labels, str(path)))
 
 
