@@ -214,14 +214,10 @@ def data_folders() -> tuple[Path, ...]:
     return (*([Path(given)] if given else []), cache_folder())
 
 
-def known_names(folders: tuple[Path, ...] | None = None) -> list[str]:
+def known_names() -> list[str]:
     """Return the names in the catalogue, and then the sorted names of all other data sets on this machine."""
-    imported = {
-        path.parent.name
-        for folder in (data_folders() if folders is None else folders)
-        for path in folder.glob(f"*/{CANONICAL}")
-    }
-    imported |= {name for name in UNPUBLISHED if locate(name, folders) is not None}
+    imported = {path.parent.name for folder in data_folders() for path in folder.glob(f"*/{CANONICAL}")}
+    imported |= {name for name in UNPUBLISHED if locate(name) is not None}
     return [
         *CATALOGUE,
         *sorted(name for name in imported if name.replace("_", "-") not in CATALOGUE and name not in CATALOGUE),
@@ -266,39 +262,28 @@ def _variant(path: Path) -> Path | None:
     return next((variant for variant in variants if variant.is_file()), None)
 
 
-def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
+def load(name: str) -> DataSet:
     """Load a named data set from this machine, without a download.
 
-    Parameters
-    ----------
-    name
-        Name of the data set.
-    folders
-        Folders to search; by default ``$FENCHEL_DATA`` and the cache.
-
-    Raises
-    ------
-    DataError
-        If the data set is unknown, not on this machine, or its files are damaged.
+    Raise a ``DataError`` if the data set is unknown, not on this machine, or its files are damaged.
     """
     entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
-    files = locate(name, folders)
+    files = locate(name)
     if files is not None and CANONICAL in files:
         return read_npz(files[CANONICAL])
     if entry is None:
         raise DataError(
-            f"the data set {name!r} is unknown (known: {', '.join(known_names(folders))}); make it from your own "
+            f"the data set {name!r} is unknown (known: {', '.join(known_names())}); make it from your own "
             f"files with `fenchel data import {name} FILE...`",
             key="data.name",
         )
     if files is None:
-        searched = data_folders() if folders is None else folders
         fetched = f"`fenchel data fetch {name}` downloads it, "
         if name in UNPUBLISHED:
             fetched = f"{' and '.join(file.name for file in entry.files)} have no public address; "
         raise DataError(
             f"the data set {name} is not on this machine (searched: "
-            f"{', '.join(str(folder / (entry.folder or name)) for folder in searched)}); {fetched}`fenchel data "
+            f"{', '.join(str(folder / (entry.folder or name)) for folder in data_folders())}); {fetched}`fenchel data "
             f"import {name} FILE...` imports your own files",
             key="data.name",
         )
@@ -336,14 +321,8 @@ def verify(dataset: DataSet, entry: Entry, where: str) -> None:
         )
 
 
-def import_files(
-    name: str,
-    files: list[Path],
-    destination: Path | None = None,
-    label: str | None = None,
-    limits: DataLimits = ORDINARY,
-) -> Path:
-    """Import files of any known format as a named data set, for ``data.name``.
+def import_files(name: str, files: list[Path], label: str | None = None, limits: DataLimits = ORDINARY) -> Path:
+    """Import files of any known format into the cache as a named data set, for ``data.name``.
 
     Parameters
     ----------
@@ -352,8 +331,6 @@ def import_files(
     files
         Files to import. If these are exactly the public files of the data set with this name, they must contain the
         numbers of samples, features and classes in the catalogue. Other files may contain any data.
-    destination
-        Folder of data sets; by default the cache.
     label
         Name of the label column, for CSV and Parquet.
     limits
@@ -380,7 +357,7 @@ def import_files(
         verify(dataset, entry, ", ".join(given))
     else:
         dataset = read_files(files, label, limits)
-    target = (cache_folder() if destination is None else destination) / name / CANONICAL
+    target = cache_folder() / name / CANONICAL
     try:
         write_npz(target, dataset)
     except OSError as error:

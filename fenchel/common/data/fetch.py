@@ -19,23 +19,19 @@ Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Callback with the file name, the bytes so far and the total bytes (``None`` if unknown)."""
 
 _CHUNK = 1 << 18
+_TIMEOUT = 30.0
+"""Longest wait for the next bytes of a source, in seconds."""
 
 
-def fetch(
-    entry: Entry, *, cache: Path | None = None, progress: Progress | None = None, timeout: float = 30.0
-) -> Path | None:
+def fetch(entry: Entry, progress: Progress | None = None) -> Path | None:
     """Download a data set, check it, and store it in the cache.
 
     Parameters
     ----------
     entry
         Entry of the catalogue.
-    cache
-        Folder of data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
     progress
         Callback for the progress of each file.
-    timeout
-        Longest wait for the next bytes of a source, in seconds.
 
     Returns
     -------
@@ -49,13 +45,13 @@ def fetch(
     """
     if not entry.files:
         return None
-    folder = (cache_folder() if cache is None else cache) / entry.name
+    folder = cache_folder() / entry.name
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as temporary:
         files = {}
         for file in entry.files:
             files[file.name] = Path(temporary) / file.name
-            _download(file, files[file.name], entry.name, progress, timeout)
+            _download(file, files[file.name], entry.name, progress)
         dataset = entry.read(files)
     verify(dataset, entry, ", ".join(file.url for file in entry.files))
     write_npz(folder / CANONICAL, dataset)
@@ -69,7 +65,7 @@ def entry_of(name: str) -> Entry:
     return CATALOGUE[name]
 
 
-def _download(file: PublicFile, target: Path, name: str, progress: Progress | None, timeout: float) -> None:
+def _download(file: PublicFile, target: Path, name: str, progress: Progress | None) -> None:
     remedy = (
         f"download it by another way and hand it over with `fenchel data import {name} FILE...`, or put it "
         f"into a folder {name} of the folder that $FENCHEL_DATA names"
@@ -80,7 +76,7 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
     done = 0
     try:
         # S310 does not apply: only http and https pass the check above.
-        with urllib.request.urlopen(file.url, timeout=timeout) as reply, target.open("wb") as stream:  # noqa: S310
+        with urllib.request.urlopen(file.url, timeout=_TIMEOUT) as reply, target.open("wb") as stream:  # noqa: S310
             length = reply.headers.get("Content-Length", "")
             total = int(length) if length.isdigit() else None
             while chunk := reply.read(_CHUNK):

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
@@ -104,14 +103,7 @@ class DataSource:
     _made: dict[int, Extracted] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def open(
-        cls,
-        settings: DataSettings,
-        seed: int,
-        positive: Sequence[int] | None = None,
-        *,
-        folders: tuple[Path, ...] | None = None,
-    ) -> DataSource:
+    def open(cls, settings: DataSettings, seed: int, positive: Sequence[int] | None = None) -> DataSource:
         """Load a data set and fit its preparation.
 
         Parameters
@@ -122,8 +114,6 @@ class DataSource:
             Seed of the run, for test split, subsample, imbalance and partition.
         positive
             Numbers of the positive classes; ``None`` for the second of two classes.
-        folders
-            Folders with named data sets; by default ``$FENCHEL_DATA`` and the cache.
 
         Raises
         ------
@@ -133,7 +123,7 @@ class DataSource:
             If ``positive`` does not fit the classes.
         """
         if settings.name is not None:
-            dataset, where = load(settings.name, folders), settings.name
+            dataset, where = load(settings.name), settings.name
         else:
             assert settings.file is not None
             column = settings.partition.column if isinstance(settings.partition, ColumnPartition) else None
