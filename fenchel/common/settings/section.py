@@ -271,13 +271,11 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
             lines.append((key, str(details["error"])))  # Fenchel's own validators already name the given value
         elif problem["type"] == _NO_NUMBER:
             lines.append((f"{key}.{details['key']}".removeprefix("."), details["expected"]))
-        elif problem["type"] == "union_tag_not_found":
-            chosen = details["discriminator"].strip("'")
-            lines.append((f"{key}.{chosen}".removeprefix("."), "required, but not given"))
-        elif problem["type"] == "union_tag_invalid":
-            chosen = details["discriminator"].strip("'")
-            allowed = f"expected one of {details['expected_tags']} (given {_given(details['tag'])})"
-            lines.append((f"{key}.{chosen}".removeprefix("."), allowed))
+        elif problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
+            chosen, wrong = details["discriminator"].strip("'"), "required, but not given"
+            if "tag" in details:
+                wrong = f"expected one of {details['expected_tags']} (given {_given(details['tag'])})"
+            lines.append((f"{key}.{chosen}".removeprefix("."), wrong))
         else:
             alternatives.setdefault((key, _given(given)), []).append(_expected(problem))
     places = {key for key, _ in (*lines, *alternatives)}
