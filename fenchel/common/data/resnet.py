@@ -64,12 +64,8 @@ def read_weights(path: Path) -> Weights:
             "torch.save(model.state_dict(), FILE)",
             source=path,
         ) from None
-    if not isinstance(found, dict):
-        raise DataError(
-            f"the file has a {type(found).__name__}; expected a state dict, from names to tensors", source=path
-        )
     for name, shape in _shapes().items():
-        tensor = found.get(name)
+        tensor = found.get(name) if isinstance(found, dict) else None
         if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape:
             given = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else "missing"
             raise DataError(f"{given}; expected shape {shape}, as in torchvision's resnet18", source=path, array=name)
