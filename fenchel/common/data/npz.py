@@ -337,15 +337,11 @@ def _features(
     if not all(prefix + part in arrays for part in _SPARSE):
         return None, None
     data, indices, indptr, shape = (arrays[prefix + part] for part in _SPARSE)
-    if shape.shape != (2,) or shape.dtype.kind not in "iu" or data.dtype.kind not in "biuf":
+    integers = all(part.dtype.kind in "iu" for part in (indices, indptr, shape))
+    if shape.shape != (2,) or not integers or data.dtype.kind not in "biuf":
         raise DataError(
-            f"{prefix}shape and {prefix}data do not describe a CSR matrix of numbers; write it with "
-            "scipy.sparse.save_npz",
-            source=path,
-        )
-    if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
-        raise DataError(
-            f"{prefix}indices and {prefix}indptr have the types {indices.dtype} and {indptr.dtype}; expected integers",
+            f"{', '.join(prefix + part for part in _SPARSE)} do not describe a CSR matrix of numbers, with integers "
+            "as indices and shape; write it with scipy.sparse.save_npz",
             source=path,
         )
     try:
