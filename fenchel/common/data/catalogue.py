@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -66,7 +67,7 @@ class Entry:
     files
         Public files; empty if the data is installed with Fenchel.
     read
-        Function that reads the files, given their paths by name.
+        Function that reads the files, given their paths in the order of ``files``.
     folder
         Subfolder of the files in a folder of data sets; empty for the name of the data set.
     """
@@ -79,7 +80,7 @@ class Entry:
     features: int
     classes: int
     files: tuple[PublicFile, ...]
-    read: Callable[[Mapping[str, Path]], DataSet]
+    read: Callable[..., DataSet]
     folder: str = ""
 
 
@@ -93,9 +94,8 @@ def _idx(base: str, *checksums: str) -> tuple[PublicFile, ...]:
     return _public(base, **dict(zip(names, checksums, strict=True)))
 
 
-def _only(files: Mapping[str, Path]) -> Path:
-    (path,) = files.values()
-    return path
+def _read_idx(*files: Path) -> DataSet:
+    return read_files(files, limits=UNLIMITED)
 
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
@@ -103,9 +103,9 @@ _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 _ENTRIES = (
     Entry("digits", "handwritten digits, 8x8 (installed)", "CC BY 4.0 (UCI)",
-          1797, 0, 64, 10, (), lambda _: readers.bundled("digits", (1, 8, 8), 16.0)),
+          1797, 0, 64, 10, (), partial(readers.bundled, "digits", (1, 8, 8), 16.0)),
     Entry("breast_cancer", "breast cancer diagnosis (installed)", "CC BY 4.0 (UCI)",
-          569, 0, 30, 2, (), lambda _: readers.bundled("breast_cancer")),
+          569, 0, 30, 2, (), partial(readers.bundled, "breast_cancer")),
     Entry("mnist", "handwritten digits, 28x28", "CC BY-SA 3.0",
           60_000, 10_000, 784, 10, _idx(
               "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -113,7 +113,7 @@ _ENTRIES = (
               "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
               "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
               "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-          ), lambda files: read_files([*files.values()], limits=UNLIMITED)),
+          ), _read_idx),
     Entry("fashion-mnist", "articles of clothing, 28x28", "MIT",
           60_000, 10_000, 784, 10, _idx(
               "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -121,7 +121,7 @@ _ENTRIES = (
               "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
               "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
               "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-          ), lambda files: read_files([*files.values()], limits=UNLIMITED)),
+          ), _read_idx),
     Entry("kmnist", "cursive Japanese characters, 28x28", "CC BY-SA 4.0",
           60_000, 10_000, 784, 10, _idx(
               "https://codh.rois.ac.jp/kmnist/dataset/kmnist/",
@@ -129,7 +129,7 @@ _ENTRIES = (
               "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
               "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
               "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
-          ), lambda files: read_files([*files.values()], limits=UNLIMITED)),
+          ), _read_idx),
     Entry("cifar10", "photographs of ten kinds of things, 32x32 in colour", "none stated",
           50_000, 10_000, 3072, 10, _public("https://www.cs.toronto.edu/~kriz/", **{
               "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -141,7 +141,7 @@ _ENTRIES = (
     Entry("pneumoniamnist", "chest X-rays of children, 28x28: pneumonia or not (MedMNIST)", "CC BY 4.0",
           4_708, 624, 784, 2, _public("https://zenodo.org/records/10519652/files/", **{
               "pneumoniamnist.npz": None,
-          }), lambda files: read_npz(_only(files))),
+          }), read_npz),
     Entry("mammography", "spots in mammograms: calcification or not", "none stated",
           11_183, 0, 6, 2, _public("https://raw.githubusercontent.com/jbrownlee/Datasets/master/", **{
               "mammography.csv": "7d3dea3f075f30bbdbb8980e7725684059b4fe3d0f850fadd0f635f6993d8730",
@@ -197,7 +197,7 @@ UNPUBLISHED: Mapping[str, Entry] = MappingProxyType({
         "rcv1-subset", "Reuters news, two classes: other documents than those of rcv1", "research use, none stated",
         20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,),
         # The first 20,242 of the documents are the training samples.
-        lambda files: read_divided_npz(_only(files), features=readers.RCV1_FEATURES, train=20_242), folder="rcv1",
+        partial(read_divided_npz, features=readers.RCV1_FEATURES, train=20_242), folder="rcv1",
     ),
 })  # fmt: skip
 """Parts of public data sets by name. They have no public address, so they are read from this machine only."""
@@ -289,7 +289,7 @@ def load(name: str) -> DataSet:
         )
     if name in UNPUBLISHED:
         _check(entry, files)
-    dataset = entry.read(files)
+    dataset = entry.read(*files.values())
     verify(dataset, entry, ", ".join(str(path) for path in files.values()))
     return dataset
 
@@ -353,7 +353,7 @@ def import_files(name: str, files: list[Path], label: str | None = None, limits:
     entry = CATALOGUE.get(name)
     given = {path.name: path for path in files}
     if entry is not None and entry.files and set(given) == {file.name for file in entry.files}:
-        dataset = entry.read({file.name: given[file.name] for file in entry.files})
+        dataset = entry.read(*(given[file.name] for file in entry.files))
         verify(dataset, entry, ", ".join(given))
     else:
         dataset = read_files(files, label, limits)

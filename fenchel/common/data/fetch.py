@@ -52,7 +52,7 @@ def fetch(entry: Entry, progress: Progress | None = None) -> Path | None:
         for file in entry.files:
             files[file.name] = Path(temporary) / file.name
             _download(file, files[file.name], entry.name, progress)
-        dataset = entry.read(files)
+        dataset = entry.read(*files.values())
     verify(dataset, entry, ", ".join(file.url for file in entry.files))
     write_npz(folder / CANONICAL, dataset)
     return folder / CANONICAL
