@@ -128,14 +128,10 @@ def _reference(name: str) -> str:
 
 
 def _settings_in(module: ModuleType, name: str) -> type[AlgorithmSettings] | None:
-    for found in vars(module).values():
-        if (
-            isinstance(found, type)
-            and issubclass(found, AlgorithmSettings)
-            and found.model_fields["name"].default == name
-        ):
-            return found
-    return None
+    sections = (
+        each for each in vars(module).values() if isinstance(each, type) and issubclass(each, AlgorithmSettings)
+    )
+    return next((each for each in sections if each.model_fields["name"].default == name), None)
 
 
 @cache
