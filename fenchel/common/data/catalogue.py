@@ -288,24 +288,41 @@ def load(name: str) -> DataSet:
             key="data.name",
         )
     if name in UNPUBLISHED:
-        _check(entry, files)
+        remedy = "download the file again, or import your own under another name with `fenchel data import NAME FILE`"
+        for file in entry.files:
+            checksum(files[file.name], file.sha256, remedy)
     dataset = entry.read(*files.values())
     verify(dataset, entry, ", ".join(str(path) for path in files.values()))
     return dataset
 
 
-def _check(entry: Entry, files: Mapping[str, Path]) -> None:
-    """Raise a ``ChecksumError`` if a file does not have the checksum of the entry."""
-    for file in entry.files:
-        found = hashlib.sha256(files[file.name].read_bytes()).hexdigest()
-        if found != file.sha256:
-            raise ChecksumError(
-                f"the SHA-256 is {found}, expected {file.sha256} for {entry.name}; download the file again, or "
-                "import your own under another name with `fenchel data import NAME FILE`",
-                source=files[file.name],
-                found=found,
-                expected=file.sha256 or "",
-            )
+def checksum(path: Path, expected: str | None, remedy: str, source: Path | str | None = None, key: str = "") -> str:
+    """Return the SHA-256 of a file, or raise a ``ChecksumError`` if another one is expected.
+
+    Parameters
+    ----------
+    path
+        Path of the file.
+    expected
+        Expected checksum in hexadecimal digits; ``None`` for any.
+    remedy
+        What to do about another checksum, for the error.
+    source
+        Where the file came from, for the error; ``None`` for the path.
+    key
+        Setting of the expected checksum, for the error.
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if expected is not None and found != expected:
+        raise ChecksumError(
+            f"the SHA-256 is {found}, expected {expected}; {remedy}",
+            source=source or path,
+            key=key,
+            found=found,
+            expected=expected,
+        )
+    return found
 
 
 def verify(dataset: DataSet, entry: Entry, where: str) -> None:

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.common.arrays import Indices, is_sparse
-from fenchel.common.data.catalogue import cache_folder
+from fenchel.common.data.catalogue import cache_folder, checksum
 from fenchel.common.data.resnet import FEATURES, Weights, features, read_weights
 from fenchel.common.data.samples import RawMatrix
-from fenchel.common.errors import ChecksumError, DataError, FenchelError, MissingDependencyError
+from fenchel.common.errors import DataError, FenchelError, MissingDependencyError
 from fenchel.common.settings.data import ExtractorSettings
 
 log = logging.getLogger("fenchel")
@@ -105,18 +105,8 @@ class Extractor:
     @cached_property
     def checksum(self) -> str:
         """SHA-256 of the file of weights. Raise a ``ChecksumError`` if it is not that of the settings."""
-        with self.path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        wanted = self.settings.sha256
-        if wanted is not None and found != wanted:
-            raise ChecksumError(
-                f"the SHA-256 is {found}, but the run expects {wanted}; put the run's file of weights here",
-                source=self.path,
-                key="data.extractor.sha256",
-                found=found,
-                expected=wanted,
-            )
-        return found
+        remedy = "put the run's file of weights here"
+        return checksum(self.path, self.settings.sha256, remedy, key="data.extractor.sha256")
 
     def compute(self, images: NDArray[np.generic], threads: int = 1) -> NDArray[np.float32]:
         """Return the features of images, shape (n, 512), float32.

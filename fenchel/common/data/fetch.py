@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import tempfile
 import urllib.error
@@ -11,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from fenchel.common.data.catalogue import CANONICAL, CATALOGUE, Entry, PublicFile, cache_folder, verify
+from fenchel.common.data.catalogue import CANONICAL, CATALOGUE, Entry, PublicFile, cache_folder, checksum, verify
 from fenchel.common.data.npz import write_npz
-from fenchel.common.errors import ChecksumError, DataError
+from fenchel.common.errors import DataError
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Callback with the file name, the bytes so far and the total bytes (``None`` if unknown)."""
@@ -72,7 +71,6 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
     )
     if not file.url.startswith(("https://", "http://")):
         raise DataError("not an address that starts with https:// or http://", source=file.url)
-    digest = hashlib.sha256()
     done = 0
     try:
         # S310 does not apply: only http and https pass the check above.
@@ -81,7 +79,6 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
             total = int(length) if length.isdigit() else None
             while chunk := reply.read(_CHUNK):
                 stream.write(chunk)
-                digest.update(chunk)
                 done += len(chunk)
                 if progress is not None:
                     progress(file.name, done, total)
@@ -92,11 +89,4 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
         raise DataError(f"the download failed: {error}; {remedy}", source=file.url) from error
     if total is not None and done != total:
         raise DataError(f"only {done} of {total} bytes arrived; try again, or {remedy}", source=file.url)
-    if file.sha256 is not None and (found := digest.hexdigest()) != file.sha256:
-        raise ChecksumError(
-            f"the SHA-256 is {found}, expected {file.sha256}, so the file was changed or damaged during the "
-            f"download and is not kept; {remedy}",
-            source=file.url,
-            found=found,
-            expected=file.sha256,
-        )
+    checksum(target, file.sha256, f"the file was changed or damaged, and is not kept; {remedy}", file.url)
