@@ -22,7 +22,7 @@ class BallConstraint(Section):
     radius: PositiveFloat = Field(description="largest Euclidean norm of a model")
 
 
-class Box(Section):
+class ParameterBounds(Section):
     """Bounds on every parameter of a model."""
 
     kind: str
@@ -36,7 +36,7 @@ class Box(Section):
         return self
 
 
-class BoxConstraint(Box):
+class BoxConstraint(ParameterBounds):
     """Models whose parameters are bounded one by one."""
 
     kind: Literal["box"] = Field(description="models whose parameters lie between two numbers")

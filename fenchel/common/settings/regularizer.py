@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from fenchel.common.settings.constraint import Box
+from fenchel.common.settings.constraint import ParameterBounds
 from fenchel.common.settings.section import Section
 
 
@@ -68,7 +68,7 @@ class GroupLassoSettings(_Regularizer):
     )
 
 
-class BoxSettings(_Regularizer, Box):
+class BoxSettings(_Regularizer, ParameterBounds):
     """Bounds on every weight."""
 
     has_slope: ClassVar[bool] = False
