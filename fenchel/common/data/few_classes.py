@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,14 @@ def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPart
     rng = generator(seed, "partition", "classes")
     present, sizes = np.unique(labels, return_counts=True)
     owners = _owners(settings.per_client, clients, _holders(settings, clients, sizes), rng)
-    shares = _equal_shares(settings, clients, owners, sizes)
+    shares = None  # numbers of samples, shape (clients, classes), unless classes are divided evenly among holders
+    if settings.samples is not None:
+        holds = np.zeros((clients, len(sizes)), bool)
+        for position, of_class in enumerate(owners):
+            holds[of_class, position] = True
+        shares = fill(holds, settings.samples, sizes)
+        if shares is None:
+            raise _too_many(settings, clients, sizes)
     held: list[list[Indices]] = [[] for _ in range(clients)]
     for position, label in enumerate(present):
         rows = rng.permutation(np.flatnonzero(labels == label))
@@ -90,21 +96,6 @@ def _owners(per_client: int, clients: int, holders: NDArray[np.int64], rng: np.r
             owners[position].append(int(client))
             left[position] -= 1
     return owners
-
-
-def _equal_shares(
-    settings: ClassesPartition, clients: int, owners: Sequence[Sequence[int]], sizes: NDArray[np.int64]
-) -> NDArray[np.int64] | None:
-    """Return numbers of samples, shape (clients, classes), or ``None`` to divide classes evenly among holders."""
-    if settings.samples is None:
-        return None
-    holds = np.zeros((clients, len(sizes)), bool)
-    for position, of_class in enumerate(owners):
-        holds[of_class, position] = True
-    shares = fill(holds, settings.samples, sizes)
-    if shares is None:
-        raise _too_many(settings, clients, sizes)
-    return shares
 
 
 def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> DataError:
