@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -143,13 +143,10 @@ class Extracted:
         Extractor of the features.
     images
         Images as stored, shape (n, pixels).
-    folder
-        Folder of cached features.
     """
 
     extractor: Extractor
     images: RawMatrix
-    folder: Path = field(default_factory=feature_folder)
 
     def take(self, rows: Indices, threads: int = 1) -> NDArray[np.float32]:
         """Return the features of the images at ``rows``, shape (k, 512), and compute and cache missing ones.
@@ -166,7 +163,7 @@ class Extracted:
                 "computing the features of %d images with %s; they are stored in %s",
                 missing.size,
                 self.extractor.settings.network,
-                self.folder,
+                feature_folder(),
             )
         for start in range(0, missing.size, BATCH):
             batch = missing[start : start + BATCH]
@@ -179,10 +176,11 @@ class Extracted:
     def _kept(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """Return arrays shared between processes: features, shape (n, 512), and the mask of computed rows, (n,)."""
         images = int(self.images.shape[0])
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folder, key = feature_folder(), self._key
+        folder.mkdir(parents=True, exist_ok=True)
         return (
-            _shared(self.folder / f"{self._key}.features.npy", np.float32, (images, FEATURES)),
-            _shared(self.folder / f"{self._key}.done.npy", np.uint8, (images,)),
+            _shared(folder / f"{key}.features.npy", np.float32, (images, FEATURES)),
+            _shared(folder / f"{key}.done.npy", np.uint8, (images,)),
         )
 
     @property
