@@ -342,15 +342,11 @@ def _from_table(table: Any, roles: Roles, path: Path, limits: DataLimits) -> Dat
 
 def _refuse_index(table: Any, path: Path) -> None:
     """Reject a first column of row numbers, which pandas writes for its index."""
-    if not table.num_columns or table.column_names[0] not in _INDEX_NAMES:
+    if not (table.num_rows and table.num_columns and table.column_names[0] in _INDEX_NAMES):
         return
     first = table.column(0)
-    if (
-        table.num_rows
-        and pa.types.is_integer(first.type)
-        and first.null_count == 0
-        and np.array_equal(first.to_numpy(), np.arange(table.num_rows))
-    ):
+    numbers = pa.types.is_integer(first.type) and not first.null_count
+    if numbers and np.array_equal(first.to_numpy(), np.arange(table.num_rows)):
         raise DataError(
             "the first column has no name and numbers the rows, as an index of pandas, and would be read as a "
             "feature. Write the file with index=False, or name the column",
