@@ -14,6 +14,7 @@ import random
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def named_sets(folder: Path) -> Iterator[Parser]:
         "data, subset",
         folder / "subset",
         {"rcv1.npz": subset.getvalue()},
-        lambda files: read_divided_npz(files["rcv1.npz"], features=4, train=2),
+        partial(read_divided_npz, features=4, train=2),
         15,
     )
     yield _features(folder / "features")
@@ -74,16 +75,14 @@ def named_sets(folder: Path) -> Iterator[Parser]:
         yield weights(folder / "weights")
 
 
-def several(
-    name: str, folder: Path, whole: Mapping[str, bytes], read: Callable[[Mapping[str, Path]], object], weight: int
-) -> Parser:
+def several(name: str, folder: Path, whole: Mapping[str, bytes], read: Callable[..., object], weight: int) -> Parser:
     folder.mkdir()
 
     def parse(data: bytes) -> None:
         place = data[0] % len(whole) if data else 0
         for number, (file, content) in enumerate(whole.items()):
             (folder / file).write_bytes(data[1:] if number == place else content)
-        void(read({file: folder / file for file in whole}))
+        void(read(*(folder / file for file in whole)))
 
     seeds = tuple(bytes([place]) + content for place, content in enumerate(whole.values()))
     return Parser(name, seeds, parse, (DataError,), weight, memory=MEMORY)
@@ -118,7 +117,7 @@ def _cifar(folder: Path) -> Parser:
     def parse(data: bytes) -> None:
         name, read = kinds[data[0] % 2 if data else 0]
         (folder / name).write_bytes(data[1:])
-        void(read({name: folder / name}))
+        void(read(folder / name))
 
     seeds = tuple(
         bytes([place]) + gzip.compress(_tar(members, form), 1, mtime=0)

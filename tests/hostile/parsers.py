@@ -713,7 +713,7 @@ def _identifiers(folder: Path) -> Parser:
 
 
 def _mammography(folder: Path) -> Parser:
-    read = reading(folder / "mammography.csv", lambda path: read_mammography({path.name: path}))
+    read = reading(folder / "mammography.csv", read_mammography)
     seeds = (b"0.5,1,2,3,4,5,'-1'\n-0.5,1,2,3,4,5,'1'\n", b"1,-1\n2,1\n")
     return Parser("data, mammography", seeds, read, (DataError,), 10)
 

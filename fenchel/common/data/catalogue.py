@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -66,7 +67,7 @@ class Entry:
     files
         Public files; empty if the data is installed with Fenchel.
     read
-        Function that reads the files, given their paths by name.
+        Function that reads the files, given their paths in the order of ``files``.
     folder
         Subfolder of the files in a folder of data sets; empty for the name of the data set.
     """
@@ -79,7 +80,7 @@ class Entry:
     features: int
     classes: int
     files: tuple[PublicFile, ...]
-    read: Callable[[Mapping[str, Path]], DataSet]
+    read: Callable[..., DataSet]
     folder: str = ""
 
 
@@ -93,9 +94,8 @@ def _idx(base: str, *checksums: str) -> tuple[PublicFile, ...]:
     return _public(base, **dict(zip(names, checksums, strict=True)))
 
 
-def _only(files: Mapping[str, Path]) -> Path:
-    (path,) = files.values()
-    return path
+def _read_idx(*files: Path) -> DataSet:
+    return read_files(files, limits=UNLIMITED)
 
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
@@ -103,9 +103,9 @@ _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 _ENTRIES = (
     Entry("digits", "handwritten digits, 8x8 (installed)", "CC BY 4.0 (UCI)",
-          1797, 0, 64, 10, (), lambda _: readers.bundled("digits", (1, 8, 8), 16.0)),
+          1797, 0, 64, 10, (), partial(readers.bundled, "digits", (1, 8, 8), 16.0)),
     Entry("breast_cancer", "breast cancer diagnosis (installed)", "CC BY 4.0 (UCI)",
-          569, 0, 30, 2, (), lambda _: readers.bundled("breast_cancer")),
+          569, 0, 30, 2, (), partial(readers.bundled, "breast_cancer")),
     Entry("mnist", "handwritten digits, 28x28", "CC BY-SA 3.0",
           60_000, 10_000, 784, 10, _idx(
               "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -113,7 +113,7 @@ _ENTRIES = (
               "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
               "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
               "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-          ), lambda files: read_files([*files.values()], limits=UNLIMITED)),
+          ), _read_idx),
     Entry("fashion-mnist", "articles of clothing, 28x28", "MIT",
           60_000, 10_000, 784, 10, _idx(
               "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -121,7 +121,7 @@ _ENTRIES = (
               "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
               "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
               "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-          ), lambda files: read_files([*files.values()], limits=UNLIMITED)),
+          ), _read_idx),
     Entry("kmnist", "cursive Japanese characters, 28x28", "CC BY-SA 4.0",
           60_000, 10_000, 784, 10, _idx(
               "https://codh.rois.ac.jp/kmnist/dataset/kmnist/",
@@ -129,7 +129,7 @@ _ENTRIES = (
               "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
               "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
               "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
-          ), lambda files: read_files([*files.values()], limits=UNLIMITED)),
+          ), _read_idx),
     Entry("cifar10", "photographs of ten kinds of things, 32x32 in colour", "none stated",
           50_000, 10_000, 3072, 10, _public("https://www.cs.toronto.edu/~kriz/", **{
               "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -141,7 +141,7 @@ _ENTRIES = (
     Entry("pneumoniamnist", "chest X-rays of children, 28x28: pneumonia or not (MedMNIST)", "CC BY 4.0",
           4_708, 624, 784, 2, _public("https://zenodo.org/records/10519652/files/", **{
               "pneumoniamnist.npz": None,
-          }), lambda files: read_npz(_only(files))),
+          }), read_npz),
     Entry("mammography", "spots in mammograms: calcification or not", "none stated",
           11_183, 0, 6, 2, _public("https://raw.githubusercontent.com/jbrownlee/Datasets/master/", **{
               "mammography.csv": "7d3dea3f075f30bbdbb8980e7725684059b4fe3d0f850fadd0f635f6993d8730",
@@ -197,7 +197,7 @@ UNPUBLISHED: Mapping[str, Entry] = MappingProxyType({
         "rcv1-subset", "Reuters news, two classes: other documents than those of rcv1", "research use, none stated",
         20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,),
         # The first 20,242 of the documents are the training samples.
-        lambda files: read_divided_npz(_only(files), features=readers.RCV1_FEATURES, train=20_242), folder="rcv1",
+        partial(read_divided_npz, features=readers.RCV1_FEATURES, train=20_242), folder="rcv1",
     ),
 })  # fmt: skip
 """Parts of public data sets by name. They have no public address, so they are read from this machine only."""
@@ -214,14 +214,10 @@ def data_folders() -> tuple[Path, ...]:
     return (*([Path(given)] if given else []), cache_folder())
 
 
-def known_names(folders: tuple[Path, ...] | None = None) -> list[str]:
+def known_names() -> list[str]:
     """Return the names in the catalogue, and then the sorted names of all other data sets on this machine."""
-    imported = {
-        path.parent.name
-        for folder in (data_folders() if folders is None else folders)
-        for path in folder.glob(f"*/{CANONICAL}")
-    }
-    imported |= {name for name in UNPUBLISHED if locate(name, folders) is not None}
+    imported = {path.parent.name for folder in data_folders() for path in folder.glob(f"*/{CANONICAL}")}
+    imported |= {name for name in UNPUBLISHED if locate(name) is not None}
     return [
         *CATALOGUE,
         *sorted(name for name in imported if name.replace("_", "-") not in CATALOGUE and name not in CATALOGUE),
@@ -266,61 +262,67 @@ def _variant(path: Path) -> Path | None:
     return next((variant for variant in variants if variant.is_file()), None)
 
 
-def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
+def load(name: str) -> DataSet:
     """Load a named data set from this machine, without a download.
 
-    Parameters
-    ----------
-    name
-        Name of the data set.
-    folders
-        Folders to search; by default ``$FENCHEL_DATA`` and the cache.
-
-    Raises
-    ------
-    DataError
-        If the data set is unknown, not on this machine, or its files are damaged.
+    Raise a ``DataError`` if the data set is unknown, not on this machine, or its files are damaged.
     """
     entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
-    files = locate(name, folders)
+    files = locate(name)
     if files is not None and CANONICAL in files:
         return read_npz(files[CANONICAL])
     if entry is None:
         raise DataError(
-            f"the data set {name!r} is unknown (known: {', '.join(known_names(folders))}); make it from your own "
+            f"the data set {name!r} is unknown (known: {', '.join(known_names())}); make it from your own "
             f"files with `fenchel data import {name} FILE...`",
             key="data.name",
         )
     if files is None:
-        searched = data_folders() if folders is None else folders
         fetched = f"`fenchel data fetch {name}` downloads it, "
         if name in UNPUBLISHED:
             fetched = f"{' and '.join(file.name for file in entry.files)} have no public address; "
         raise DataError(
             f"the data set {name} is not on this machine (searched: "
-            f"{', '.join(str(folder / (entry.folder or name)) for folder in searched)}); {fetched}`fenchel data "
+            f"{', '.join(str(folder / (entry.folder or name)) for folder in data_folders())}); {fetched}`fenchel data "
             f"import {name} FILE...` imports your own files",
             key="data.name",
         )
     if name in UNPUBLISHED:
-        _check(entry, files)
-    dataset = entry.read(files)
+        remedy = "download the file again, or import your own under another name with `fenchel data import NAME FILE`"
+        for file in entry.files:
+            checksum(files[file.name], file.sha256, remedy)
+    dataset = entry.read(*files.values())
     verify(dataset, entry, ", ".join(str(path) for path in files.values()))
     return dataset
 
 
-def _check(entry: Entry, files: Mapping[str, Path]) -> None:
-    """Raise a ``ChecksumError`` if a file does not have the checksum of the entry."""
-    for file in entry.files:
-        found = hashlib.sha256(files[file.name].read_bytes()).hexdigest()
-        if found != file.sha256:
-            raise ChecksumError(
-                f"the SHA-256 is {found}, expected {file.sha256} for {entry.name}; download the file again, or "
-                "import your own under another name with `fenchel data import NAME FILE`",
-                source=files[file.name],
-                found=found,
-                expected=file.sha256 or "",
-            )
+def checksum(path: Path, expected: str | None, remedy: str, source: Path | str | None = None, key: str = "") -> str:
+    """Return the SHA-256 of a file, or raise a ``ChecksumError`` if another one is expected.
+
+    Parameters
+    ----------
+    path
+        Path of the file.
+    expected
+        Expected checksum in hexadecimal digits; ``None`` for any.
+    remedy
+        What to do about another checksum, for the error.
+    source
+        Where the file came from, for the error; ``None`` for the path.
+    key
+        Setting of the expected checksum, for the error.
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if expected is not None and found != expected:
+        raise ChecksumError(
+            f"the SHA-256 is {found}, expected {expected}; {remedy}",
+            source=source or path,
+            key=key,
+            found=found,
+            expected=expected,
+        )
+    return found
 
 
 def verify(dataset: DataSet, entry: Entry, where: str) -> None:
@@ -336,14 +338,8 @@ def verify(dataset: DataSet, entry: Entry, where: str) -> None:
         )
 
 
-def import_files(
-    name: str,
-    files: list[Path],
-    destination: Path | None = None,
-    label: str | None = None,
-    limits: DataLimits = ORDINARY,
-) -> Path:
-    """Import files of any known format as a named data set, for ``data.name``.
+def import_files(name: str, files: list[Path], label: str | None = None, limits: DataLimits = ORDINARY) -> Path:
+    """Import files of any known format into the cache as a named data set, for ``data.name``.
 
     Parameters
     ----------
@@ -352,8 +348,6 @@ def import_files(
     files
         Files to import. If these are exactly the public files of the data set with this name, they must contain the
         numbers of samples, features and classes in the catalogue. Other files may contain any data.
-    destination
-        Folder of data sets; by default the cache.
     label
         Name of the label column, for CSV and Parquet.
     limits
@@ -376,11 +370,11 @@ def import_files(
     entry = CATALOGUE.get(name)
     given = {path.name: path for path in files}
     if entry is not None and entry.files and set(given) == {file.name for file in entry.files}:
-        dataset = entry.read({file.name: given[file.name] for file in entry.files})
+        dataset = entry.read(*(given[file.name] for file in entry.files))
         verify(dataset, entry, ", ".join(given))
     else:
         dataset = read_files(files, label, limits)
-    target = (cache_folder() if destination is None else destination) / name / CANONICAL
+    target = cache_folder() / name / CANONICAL
     try:
         write_npz(target, dataset)
     except OSError as error:

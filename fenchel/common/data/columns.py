@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,14 +38,36 @@ _HEADER_SHARE = 64
 """Bound on the memory for parsing a header, divided by its length."""
 
 
-def read_csv(
-    path: Path,
-    label: str | None = None,
-    identifier: str | None = None,
-    holder: str | None = None,
-    limits: DataLimits = UNLIMITED,
-    usual_label: str | None = None,
-) -> DataSet:
+@dataclass(frozen=True)
+class Roles:
+    """Names of the columns of a table that are no features.
+
+    Attributes
+    ----------
+    label
+        Column of the label; ``None`` for ``usual_label``, the column ``label`` or, without these, the last column.
+    usual_label
+        Column of the label in other files of the same set, which this file may not have; ``None`` for none.
+    identifier
+        Column of sample identifiers, which are read as text; ``None`` for none.
+    holder
+        Column with the holder of each sample; ``None`` for none.
+    """
+
+    label: str | None = None
+    usual_label: str | None = None
+    identifier: str | None = None
+    holder: str | None = None
+
+    def label_among(self, names: list[str]) -> str:
+        """Return the name of the label column; empty if there are no columns."""
+        if self.label is not None:
+            return self.label
+        likely = [name for name in (self.usual_label, "label") if name is not None and name in names]
+        return (likely or names[-1:] or [""])[0]
+
+
+def read_csv(path: Path, roles: Roles, limits: DataLimits = UNLIMITED) -> DataSet:
     """Read a CSV file, plain or compressed, separated by commas, semicolons or tabs.
 
     The first line is a header if it has no number, or the name of the label, identifier or holder column, or the field
@@ -57,16 +79,10 @@ def read_csv(
     ----------
     path
         Path of the file.
-    label
-        Name of the label column; ``None`` for the column ``label`` or, without one, the last column.
-    identifier
-        Name of the column of sample identifiers, which are read as text; ``None`` for none.
-    holder
-        Name of the column with the holder of each sample; ``None`` for none.
+    roles
+        Columns that are no features.
     limits
         Limits on the size of the text and of the table.
-    usual_label
-        Name of the label column if ``label`` is ``None`` and there is such a column.
 
     Raises
     ------
@@ -92,12 +108,12 @@ def read_csv(
         if not any(fields):
             raise DataError("the first line is empty; expected column names or values", source=path)
         limits.require_bytes(_rows(stream) * len(fields) * _VALUE_BYTES, path)
-        header = _is_header(fields, {label, identifier, holder, usual_label, "label"}, stream, delimiter, path)
+        header = _is_header(fields, {*astuple(roles), "label"}, stream, delimiter, path)
         names = fields if header else _numbered(fields)
         refuse_repeated(names, path)
         # Identifiers and holders are read as text: as numbers, 007 and 7 would be equal.
-        texts = [name for name in (identifier, holder) if name is not None]
-        target = _label_name(names, label, usual_label)
+        texts = [name for name in (roles.identifier, roles.holder) if name is not None]
+        target = roles.label_among(names)
         try:
             table = _parsed(stream, names, delimiter, texts, skip=int(header))
             if target in names and pa.types.is_boolean(table.column(target).type):
@@ -108,9 +124,10 @@ def read_csv(
                 f"the file cannot be read as a CSV table of {len(names)} columns: {error}", source=path
             ) from error
     table = _with_texts(table, target, path)
-    if holder in names:
-        table = table.set_column(names.index(holder), holder, _without_spaces(table.column(holder)))
-    dataset = from_table(table, label, path, identifier, holder, limits, usual_label)
+    if roles.holder in names:
+        spaceless = _without_spaces(table.column(roles.holder))
+        table = table.set_column(names.index(roles.holder), roles.holder, spaceless)
+    dataset = _from_table(table, roles, path, limits)
     return dataset if header else replace(dataset, label=None)
 
 
@@ -239,30 +256,17 @@ def _rows(stream: BinaryIO) -> int:
     return max(ends.values(), default=0)
 
 
-def read_parquet(
-    path: Path,
-    label: str | None = None,
-    identifier: str | None = None,
-    holder: str | None = None,
-    limits: DataLimits = UNLIMITED,
-    usual_label: str | None = None,
-) -> DataSet:
+def read_parquet(path: Path, roles: Roles, limits: DataLimits = UNLIMITED) -> DataSet:
     """Read a Parquet file.
 
     Parameters
     ----------
     path
         Path of the file.
-    label
-        Name of the label column; ``None`` for the column ``label`` or, without one, the last column.
-    identifier
-        Name of the column of sample identifiers, strings or integers; ``None`` for none.
-    holder
-        Name of the column with the holder of each sample; ``None`` for none.
+    roles
+        Columns that are no features.
     limits
         Limits on the size given by the metadata, and on the table.
-    usual_label
-        Name of the label column if ``label`` is ``None`` and there is such a column.
 
     Raises
     ------
@@ -282,7 +286,7 @@ def read_parquet(
     except (pa.ArrowException, OSError, ValueError) as error:  # a column name that is not UTF-8 raises ValueError
         raise DataError(f"the file cannot be read as Parquet: {error}", source=path) from error
     refuse_repeated(table.column_names, path)
-    return from_table(table, label, path, identifier, holder, limits, usual_label)
+    return _from_table(table, roles, path, limits)
 
 
 def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
@@ -297,15 +301,7 @@ def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
     limits.require_bytes(sum(column.num_values for column in columns) * _VALUE_BYTES, path)
 
 
-def from_table(
-    table: Any,
-    label: str | None,
-    path: Path,
-    identifier: str | None = None,
-    holder: str | None = None,
-    limits: DataLimits = UNLIMITED,
-    usual_label: str | None = None,
-) -> DataSet:
+def _from_table(table: Any, roles: Roles, path: Path, limits: DataLimits) -> DataSet:
     """Split an Arrow table into features, labels, sample identifiers and holders.
 
     Returns
@@ -320,11 +316,12 @@ def from_table(
     """
     limits.require_bytes(table.num_rows * table.num_columns * _VALUE_BYTES, path)
     _refuse_index(table, path)
-    table, ids = _set_apart(table, identifier, label, path, "--id", limits)
-    identifiers = None if ids is None else checked([str(each) for each in ids.tolist()], path, column=identifier or "")
-    table, holders = _set_apart(table, holder, label, path, "data.partition.column", limits)
+    table, ids = _set_apart(table, roles.identifier, roles, path, "--id", limits)
+    column = roles.identifier or ""
+    identifiers = None if ids is None else checked([str(each) for each in ids.tolist()], path, column=column)
+    table, holders = _set_apart(table, roles.holder, roles, path, "data.partition.column", limits)
     names = table.column_names
-    label = _label_name(names, label, usual_label)
+    label = roles.label_among(names)
     if label not in names:
         raise DataError(
             f"the table has no column of this name for the label; the columns are {listed(names)}",
@@ -343,25 +340,13 @@ def from_table(
     return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers, label=label)
 
 
-def _label_name(names: list[str], label: str | None, usual_label: str | None) -> str:
-    """Return the name of the label column; empty if there are no columns."""
-    if label is not None:
-        return label
-    likely = [name for name in (usual_label, "label") if name is not None and name in names]
-    return (likely or names[-1:] or [""])[0]
-
-
 def _refuse_index(table: Any, path: Path) -> None:
     """Reject a first column of row numbers, which pandas writes for its index."""
-    if not table.num_columns or table.column_names[0] not in _INDEX_NAMES:
+    if not (table.num_rows and table.num_columns and table.column_names[0] in _INDEX_NAMES):
         return
     first = table.column(0)
-    if (
-        table.num_rows
-        and pa.types.is_integer(first.type)
-        and first.null_count == 0
-        and np.array_equal(first.to_numpy(), np.arange(table.num_rows))
-    ):
+    numbers = pa.types.is_integer(first.type) and not first.null_count
+    if numbers and np.array_equal(first.to_numpy(), np.arange(table.num_rows)):
         raise DataError(
             "the first column has no name and numbers the rows, as an index of pandas, and would be read as a "
             "feature. Write the file with index=False, or name the column",
@@ -414,12 +399,12 @@ def _first_not_number(column: Any) -> tuple[int, Any]:
 
 
 def _set_apart(
-    table: Any, name: str | None, label: str | None, path: Path, key: str, limits: DataLimits
+    table: Any, name: str | None, roles: Roles, path: Path, key: str, limits: DataLimits
 ) -> tuple[Any, NDArray[Any] | None]:
     """Return a table without the column ``name``, and its strings or integers. Without a name, split off nothing."""
     if name is None:
         return table, None
-    if name == label:
+    if name == roles.label:
         raise DataError("the column is the label as well; name another column", source=path, column=name, key=key)
     if name not in table.column_names:
         raise DataError(
@@ -436,7 +421,7 @@ def _values(
 ) -> NDArray[Any]:
     """Return a column of strings or integers or, with ``fractions``, any numbers, or raise a ``DataError``."""
     if column.null_count:
-        row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
+        row = column.is_null().index(True).as_py() + 1
         raise DataError("the value is empty; expected a value in every row", source=path, column=name, row=row, key=key)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if _is_word(kind):

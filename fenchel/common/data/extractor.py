@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.common.arrays import Indices, is_sparse
-from fenchel.common.data.catalogue import cache_folder
+from fenchel.common.data.catalogue import cache_folder, checksum
 from fenchel.common.data.resnet import FEATURES, Weights, features, read_weights
 from fenchel.common.data.samples import RawMatrix
-from fenchel.common.errors import ChecksumError, DataError, FenchelError, MissingDependencyError
+from fenchel.common.errors import DataError, FenchelError, MissingDependencyError
 from fenchel.common.settings.data import ExtractorSettings
 
 log = logging.getLogger("fenchel")
@@ -81,11 +81,6 @@ class Extractor:
         return cls(settings, image, peak)
 
     @property
-    def features(self) -> int:
-        """Number of features of an image."""
-        return FEATURES
-
-    @property
     def path(self) -> Path:
         """Path of the file of weights."""
         return Path(os.environ.get(VARIABLE) or self.settings.file).expanduser()
@@ -110,18 +105,8 @@ class Extractor:
     @cached_property
     def checksum(self) -> str:
         """SHA-256 of the file of weights. Raise a ``ChecksumError`` if it is not that of the settings."""
-        with self.path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        wanted = self.settings.sha256
-        if wanted is not None and found != wanted:
-            raise ChecksumError(
-                f"the SHA-256 is {found}, but the run expects {wanted}; put the run's file of weights here",
-                source=self.path,
-                key="data.extractor.sha256",
-                found=found,
-                expected=wanted,
-            )
-        return found
+        remedy = "put the run's file of weights here"
+        return checksum(self.path, self.settings.sha256, remedy, key="data.extractor.sha256")
 
     def compute(self, images: NDArray[np.generic], threads: int = 1) -> NDArray[np.float32]:
         """Return the features of images, shape (n, 512), float32.
@@ -136,7 +121,7 @@ class Extractor:
         import torch
 
         torch.set_num_threads(threads)
-        result = np.empty((len(images), self.features), np.float32)
+        result = np.empty((len(images), FEATURES), np.float32)
         for start in range(0, len(images), BATCH):
             pixels = images[start : start + BATCH].astype(np.float32) / np.float32(self.peak)
             batch = torch.from_numpy(pixels.reshape(-1, *self.image)).expand(-1, 3, -1, -1)
@@ -158,13 +143,10 @@ class Extracted:
         Extractor of the features.
     images
         Images as stored, shape (n, pixels).
-    folder
-        Folder of cached features.
     """
 
     extractor: Extractor
     images: RawMatrix
-    folder: Path = field(default_factory=feature_folder)
 
     def take(self, rows: Indices, threads: int = 1) -> NDArray[np.float32]:
         """Return the features of the images at ``rows``, shape (k, 512), and compute and cache missing ones.
@@ -181,26 +163,24 @@ class Extracted:
                 "computing the features of %d images with %s; they are stored in %s",
                 missing.size,
                 self.extractor.settings.network,
-                self.folder,
+                feature_folder(),
             )
         for start in range(0, missing.size, BATCH):
             batch = missing[start : start + BATCH]
-            kept[batch] = self.extractor.compute(self._dense(batch), threads)
+            images = self.images[batch]
+            kept[batch] = self.extractor.compute(images.toarray() if is_sparse(images) else images, threads)
             done[batch] = 1  # set after the features are written, as other processes read every batch marked as done
         return np.array(kept[rows])
-
-    def _dense(self, rows: Indices) -> NDArray[np.generic]:
-        part = self.images[rows]
-        return part.toarray() if is_sparse(part) else part
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """Return arrays shared between processes: features, shape (n, 512), and the mask of computed rows, (n,)."""
         images = int(self.images.shape[0])
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folder, key = feature_folder(), self._key
+        folder.mkdir(parents=True, exist_ok=True)
         return (
-            _shared(self.folder / f"{self._key}.features.npy", np.float32, (images, self.extractor.features)),
-            _shared(self.folder / f"{self._key}.done.npy", np.uint8, (images,)),
+            _shared(folder / f"{key}.features.npy", np.float32, (images, FEATURES)),
+            _shared(folder / f"{key}.done.npy", np.uint8, (images,)),
         )
 
     @property
@@ -224,7 +204,10 @@ def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
             with contextlib.suppress(FileExistsError):  # created by another process
                 os.link(fresh, path)
     # NumPy's own reader would trust a damaged header.
-    header, size = _header(dtype, shape), path.stat().st_size
+    written = io.BytesIO()
+    about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(written, about)
+    header, size = written.getvalue(), path.stat().st_size
     with path.open("rb") as file:
         whole = file.read(len(header)) == header and size == len(header) + np.dtype(dtype).itemsize * math.prod(shape)
     if not whole:
@@ -234,11 +217,3 @@ def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
             source=path,
         )
     return np.memmap(path, dtype, mode="r+", offset=len(header), shape=shape)
-
-
-def _header(dtype: type[np.generic], shape: tuple[int, ...]) -> bytes:
-    """Return the header of a NumPy file for an array of this type and shape."""
-    written = io.BytesIO()
-    about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(written, about)
-    return written.getvalue()

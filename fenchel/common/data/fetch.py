@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import tempfile
 import urllib.error
@@ -11,31 +10,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from fenchel.common.data.catalogue import CANONICAL, CATALOGUE, Entry, PublicFile, cache_folder, verify
+from fenchel.common.data.catalogue import CANONICAL, CATALOGUE, Entry, PublicFile, cache_folder, checksum, verify
 from fenchel.common.data.npz import write_npz
-from fenchel.common.errors import ChecksumError, DataError
+from fenchel.common.errors import DataError
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Callback with the file name, the bytes so far and the total bytes (``None`` if unknown)."""
 
 _CHUNK = 1 << 18
+_TIMEOUT = 30.0
+"""Longest wait for the next bytes of a source, in seconds."""
 
 
-def fetch(
-    entry: Entry, *, cache: Path | None = None, progress: Progress | None = None, timeout: float = 30.0
-) -> Path | None:
+def fetch(entry: Entry, progress: Progress | None = None) -> Path | None:
     """Download a data set, check it, and store it in the cache.
 
     Parameters
     ----------
     entry
         Entry of the catalogue.
-    cache
-        Folder of data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
     progress
         Callback for the progress of each file.
-    timeout
-        Longest wait for the next bytes of a source, in seconds.
 
     Returns
     -------
@@ -49,14 +44,14 @@ def fetch(
     """
     if not entry.files:
         return None
-    folder = (cache_folder() if cache is None else cache) / entry.name
+    folder = cache_folder() / entry.name
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as temporary:
         files = {}
         for file in entry.files:
             files[file.name] = Path(temporary) / file.name
-            _download(file, files[file.name], entry.name, progress, timeout)
-        dataset = entry.read(files)
+            _download(file, files[file.name], entry.name, progress)
+        dataset = entry.read(*files.values())
     verify(dataset, entry, ", ".join(file.url for file in entry.files))
     write_npz(folder / CANONICAL, dataset)
     return folder / CANONICAL
@@ -69,23 +64,21 @@ def entry_of(name: str) -> Entry:
     return CATALOGUE[name]
 
 
-def _download(file: PublicFile, target: Path, name: str, progress: Progress | None, timeout: float) -> None:
+def _download(file: PublicFile, target: Path, name: str, progress: Progress | None) -> None:
     remedy = (
         f"download it by another way and hand it over with `fenchel data import {name} FILE...`, or put it "
         f"into a folder {name} of the folder that $FENCHEL_DATA names"
     )
     if not file.url.startswith(("https://", "http://")):
         raise DataError("not an address that starts with https:// or http://", source=file.url)
-    digest = hashlib.sha256()
     done = 0
     try:
         # S310 does not apply: only http and https pass the check above.
-        with urllib.request.urlopen(file.url, timeout=timeout) as reply, target.open("wb") as stream:  # noqa: S310
+        with urllib.request.urlopen(file.url, timeout=_TIMEOUT) as reply, target.open("wb") as stream:  # noqa: S310
             length = reply.headers.get("Content-Length", "")
             total = int(length) if length.isdigit() else None
             while chunk := reply.read(_CHUNK):
                 stream.write(chunk)
-                digest.update(chunk)
                 done += len(chunk)
                 if progress is not None:
                     progress(file.name, done, total)
@@ -96,11 +89,4 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
         raise DataError(f"the download failed: {error}; {remedy}", source=file.url) from error
     if total is not None and done != total:
         raise DataError(f"only {done} of {total} bytes arrived; try again, or {remedy}", source=file.url)
-    if file.sha256 is not None and (found := digest.hexdigest()) != file.sha256:
-        raise ChecksumError(
-            f"the SHA-256 is {found}, expected {file.sha256}, so the file was changed or damaged during the "
-            f"download and is not kept; {remedy}",
-            source=file.url,
-            found=found,
-            expected=file.sha256,
-        )
+    checksum(target, file.sha256, f"the file was changed or damaged, and is not kept; {remedy}", file.url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,14 @@ def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPart
     rng = generator(seed, "partition", "classes")
     present, sizes = np.unique(labels, return_counts=True)
     owners = _owners(settings.per_client, clients, _holders(settings, clients, sizes), rng)
-    shares = _equal_shares(settings, clients, owners, sizes)
+    shares = None  # numbers of samples, shape (clients, classes), unless classes are divided evenly among holders
+    if settings.samples is not None:
+        holds = np.zeros((clients, len(sizes)), bool)
+        for position, of_class in enumerate(owners):
+            holds[of_class, position] = True
+        shares = fill(holds, settings.samples, sizes)
+        if shares is None:
+            raise _too_many(settings, clients, sizes)
     held: list[list[Indices]] = [[] for _ in range(clients)]
     for position, label in enumerate(present):
         rows = rng.permutation(np.flatnonzero(labels == label))
@@ -66,7 +72,10 @@ def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64])
     most = np.minimum(sizes, clients)
     shares = int(most.sum())
     if settings.samples is not None:
-        most = _room(settings, clients, sizes, most)
+        if settings.per_client == 1:
+            most = np.minimum(most, sizes // settings.samples)
+        if clients * settings.samples > int(sizes.sum()) or places > int(most.sum()):
+            raise _too_many(settings, clients, sizes)
     if places > shares:
         raise DataError(
             f"{clients} clients of {settings.per_client} classes need {places} shares, but classes of "
@@ -87,49 +96,6 @@ def _owners(per_client: int, clients: int, holders: NDArray[np.int64], rng: np.r
             owners[position].append(int(client))
             left[position] -= 1
     return owners
-
-
-def _room(
-    settings: ClassesPartition, clients: int, sizes: NDArray[np.int64], most: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return an upper bound on each class's number of holders if every client holds ``settings.samples`` samples.
-
-    Parameters
-    ----------
-    most
-        Upper bounds without this condition, shape (classes,).
-
-    Returns
-    -------
-    NDArray[np.int64]
-        Upper bounds, shape (classes,).
-
-    Raises
-    ------
-    DataError
-        If there are too few samples, or the bounds allow too few holders.
-    """
-    assert settings.samples is not None
-    if settings.per_client == 1:
-        most = np.minimum(most, sizes // settings.samples)
-    if clients * settings.samples > int(sizes.sum()) or clients * settings.per_client > int(most.sum()):
-        raise _too_many(settings, clients, sizes)
-    return most
-
-
-def _equal_shares(
-    settings: ClassesPartition, clients: int, owners: Sequence[Sequence[int]], sizes: NDArray[np.int64]
-) -> NDArray[np.int64] | None:
-    """Return numbers of samples, shape (clients, classes), or ``None`` to divide classes evenly among holders."""
-    if settings.samples is None:
-        return None
-    holds = np.zeros((clients, len(sizes)), bool)
-    for position, of_class in enumerate(owners):
-        holds[of_class, position] = True
-    shares = fill(holds, settings.samples, sizes)
-    if shares is None:
-        raise _too_many(settings, clients, sizes)
-    return shares
 
 
 def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> DataError:

@@ -85,18 +85,17 @@ def read_file(
         match form:
             case "npz":
                 dataset = read_npz(path, holder, identifier, limits)
-            case "parquet":
-                from fenchel.common.data.columns import read_parquet  # late import: Arrow takes 35 MB
+            case "parquet" | "csv" | "tsv" | "data":
+                from fenchel.common.data.columns import Roles, read_csv, read_parquet  # late import: Arrow takes 35 MB
 
-                dataset = read_parquet(path, label, identifier, holder, limits, usual_label)
-            case "csv" | "tsv" | "data":
-                from fenchel.common.data.columns import read_csv
-
-                dataset = read_csv(path, label, identifier, holder, limits, usual_label)
+                read = read_parquet if form == "parquet" else read_csv
+                dataset = read(path, Roles(label, usual_label, identifier, holder), limits)
             case _:
                 if form not in ("libsvm", "svm", "svmlight"):
                     _require_libsvm(path)
-                dataset = _libsvm(path, features, identifier, limits, first)
+                train = read_libsvm(path, features, limits, first)
+                named = None if identifier is None else of_lines(Path(identifier), len(train), path, limits)
+                dataset = DataSet(train, identifiers=named)
     limits.require_features(dataset.features, path)
     return dataset
 
@@ -107,13 +106,6 @@ def _require_libsvm(path: Path) -> None:
         first = stream.readline(100_000)
     if not first.strip() or not _LIBSVM_LINE.match(first):
         raise DataError(f"the format of the file is unknown; expected {FORMS}. Save spreadsheets as CSV", source=path)
-
-
-def _libsvm(path: Path, features: int | None, identifier: str | None, limits: DataLimits, first: int | None) -> DataSet:
-    """Read a LIBSVM file, and the text file of its sample identifiers if there is one."""
-    train = read_libsvm(path, features, limits, first)
-    identifiers = None if identifier is None else of_lines(Path(identifier), len(train), path, limits)
-    return DataSet(train, identifiers=identifiers)
 
 
 def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimits = ORDINARY) -> DataSet:

@@ -158,8 +158,5 @@ def _without_zeros(name: str) -> str:
 
 
 def _as_names(values: NDArray[Any]) -> list[str]:
-    if values.dtype.kind == "f":
-        return [str(int(value)) if value == np.floor(value) else str(value) for value in values]
-    if values.dtype.kind == "b":
-        return [str(int(value)) for value in values]
-    return [str(value) for value in values]
+    whole = values.dtype.kind in "bf"
+    return [str(int(value)) if whole and value == np.floor(value) else str(value) for value in values]

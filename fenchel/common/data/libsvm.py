@@ -90,7 +90,7 @@ def read_libsvm(
             limits.require_bytes(_PAIR_BYTES * len(indices) + _ROW_BYTES * len(labels), path)
     if not labels:
         raise DataError(f"{number} lines have no sample; expected lines such as '+1 3:0.5 17:1'", source=path)
-    columns = np.frombuffer(indices, np.int32) if indices else np.empty(0, np.int32)
+    columns = np.asarray(indices)
     if first is None:
         first = 0 if columns.size and columns.min() == 0 else 1
     columns = columns - first
@@ -99,9 +99,7 @@ def read_libsvm(
         raise DataError(
             f"the file has feature {largest}, but the run has only {features}; expected at most {features}", source=path
         )
-    data = np.frombuffer(values, np.float64).copy() if values else np.empty(0)
-    matrix = scipy.sparse.csr_array(
-        (data, columns, np.frombuffer(starts, np.int64)), shape=(len(labels), largest if features is None else features)
-    )
+    shape = (len(labels), largest if features is None else features)
+    matrix = scipy.sparse.csr_array((np.array(values), columns, np.asarray(starts)), shape=shape)
     matrix.eliminate_zeros()
-    return samples(matrix, np.frombuffer(labels, np.float64).copy(), str(path))
+    return samples(matrix, np.array(labels), str(path))

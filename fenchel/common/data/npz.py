@@ -27,7 +27,7 @@ FEATURES = ("X", "x", "features", "images", "X_train", "x_train", "train_images"
 _LABELS = ("y", "labels", "target", "y_train", "train_labels")
 TEST_FEATURES = ("X_test", "x_test", "test_images")
 _TEST_LABELS = ("y_test", "test_labels")
-SPARSE = ("data", "indices", "indptr", "shape")
+_SPARSE = ("data", "indices", "indptr", "shape")
 NAMES = "feature_names"
 
 _LONGEST_HEADER = 10_000
@@ -77,7 +77,7 @@ def read_npz(
     if features is None:
         raise DataError(
             f"the file has no features; expected an array named {', '.join(FEATURES[:4])}, or "
-            f"{', '.join(SPARSE)}, found {', '.join(arrays) or 'nothing'}",
+            f"{', '.join(_SPARSE)}, found {', '.join(arrays) or 'nothing'}",
             source=path,
         )
     train = samples(features, _labels(arrays, _LABELS, path), str(path))
@@ -128,7 +128,7 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
         )
     matrix, _ = _features(arrays | {"shape": np.array([rows, features])}, (), "", path)
     if matrix is None:
-        raise DataError(f"the file has no feature matrix; expected the arrays {', '.join(SPARSE[:3])}", source=path)
+        raise DataError(f"the file has no feature matrix; expected the arrays {', '.join(_SPARSE[:3])}", source=path)
     whole = samples(matrix, _labels(arrays, _LABELS, path), str(path))
     first, rest = (
         Samples(scipy.sparse.csr_array(whole.features[part]), whole.labels[part])
@@ -158,6 +158,13 @@ def joined(
     return DataSet(train, test, image, peak)
 
 
+def csr_arrays(matrix: Any, prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a sparse matrix in the CSR format by their names in an archive, each after ``prefix``."""
+    csr: scipy.sparse.csr_array = scipy.sparse.csr_array(matrix)
+    stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
+    return {prefix + name: array for name, array in zip(_SPARSE, stored, strict=True)}
+
+
 def write_npz(path: Path, dataset: DataSet) -> None:
     """Write a data set in the format of :func:`read_npz`, and replace ``path`` atomically."""
     arrays: dict[str, NDArray[Any]] = {}
@@ -166,9 +173,7 @@ def write_npz(path: Path, dataset: DataSet) -> None:
             continue
         arrays[labels] = part.labels
         if is_sparse(part.features):
-            csr = part.features
-            stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
-            arrays |= {prefix + name: array for name, array in zip(SPARSE, stored, strict=True)}
+            arrays |= csr_arrays(part.features, prefix)
         else:
             arrays[features] = part.features
     if dataset.columns is not None:
@@ -329,18 +334,14 @@ def _features(
     name = next((name for name in names if name in arrays), None)
     if name is not None:
         return flatten_images(arrays[name])
-    if not all(prefix + part in arrays for part in SPARSE):
+    if not all(prefix + part in arrays for part in _SPARSE):
         return None, None
-    data, indices, indptr, shape = (arrays[prefix + part] for part in SPARSE)
-    if shape.shape != (2,) or shape.dtype.kind not in "iu" or data.dtype.kind not in "biuf":
+    data, indices, indptr, shape = (arrays[prefix + part] for part in _SPARSE)
+    integers = all(part.dtype.kind in "iu" for part in (indices, indptr, shape))
+    if shape.shape != (2,) or not integers or data.dtype.kind not in "biuf":
         raise DataError(
-            f"{prefix}shape and {prefix}data do not describe a CSR matrix of numbers; write it with "
-            "scipy.sparse.save_npz",
-            source=path,
-        )
-    if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
-        raise DataError(
-            f"{prefix}indices and {prefix}indptr have the types {indices.dtype} and {indptr.dtype}; expected integers",
+            f"{', '.join(prefix + part for part in _SPARSE)} do not describe a CSR matrix of numbers, with integers "
+            "as indices and shape; write it with scipy.sparse.save_npz",
             source=path,
         )
     try:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fenchel.common.arrays import is_sparse
 from fenchel.common.data.columns import features_of, numbers_of, refuse_repeated
-from fenchel.common.data.npz import FEATURES, NAMES, SPARSE, TEST_FEATURES
+from fenchel.common.data.npz import FEATURES, NAMES, TEST_FEATURES, csr_arrays
 from fenchel.common.data.samples import RawMatrix, flatten_images, listed, order_of
 from fenchel.common.errors import DataError
 
@@ -74,10 +74,10 @@ def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
     DataError
         If the data is of another kind, or has values that cannot be written.
     """
-    if _is_hugging_face(data):
+    if _is_a(data, "datasets", "Dataset"):
         return _hugging_face(data, label)
     if isinstance(data, Mapping):
-        parts = {name: part for name, part in data.items() if _is_hugging_face(part)}
+        parts = {name: part for name, part in data.items() if _is_a(part, "datasets", "Dataset")}
         if parts:
             return _published(parts, label)
         for name in FEATURES:
@@ -88,9 +88,9 @@ def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
         return _pair(*data)
     if hasattr(data, "__arrow_c_stream__"):
         return Table(_table(data))
-    if _is_torch(data, "DataLoader"):
+    if _is_a(data, "torch.utils.data", "DataLoader"):
         data = data.dataset  # the loader's data set, as samples are read one by one and not in batches
-    if _is_torch(data, "Dataset"):
+    if _is_a(data, "torch.utils.data", "Dataset"):
         return Arrays(_stacked(data))
     raise DataError(f"{_kind(data)} given; expected {ACCEPTED}", source="data")
 
@@ -152,27 +152,19 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
             )
         pieces = [numbers_of(table.column(name), name, Path("X")) for name in names]
         return np.stack(pieces, axis=1) if pieces else np.empty((table.num_rows, 0)), False
-    if scipy.sparse.issparse(data):
-        csr = _csr(data)
-        if csr.dtype.kind not in "biuf":
-            raise DataError(f"the features have type {csr.dtype}; expected numbers", source="X")
-        _refuse_not_finite(csr)
-        return csr, False
-    rows, image = flatten_images(_array(data, "X"))
+    rows: RawMatrix
+    sparse = scipy.sparse.issparse(data)
+    rows, image = (scipy.sparse.csr_array(data), None) if sparse else flatten_images(_array(data, "X"))
     if rows.ndim != 2 or rows.dtype.kind not in "biuf":
         raise DataError(
             f"the features have shape {rows.shape} and type {rows.dtype}; expected numbers of shape (samples, "
             "features), or images",
             source="X",
         )
-    _refuse_not_finite(rows)
-    return rows, image is not None
-
-
-def _refuse_not_finite(rows: RawMatrix) -> None:
     values = rows.data if is_sparse(rows) else rows
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise DataError("a value is not finite; replace or remove such values", source="X")
+    return rows, image is not None
 
 
 def _is_table(data: Any) -> bool:
@@ -182,8 +174,7 @@ def _is_table(data: Any) -> bool:
 def _table(data: Any) -> pa.Table:
     """Return a table of any library as an Arrow table, without the index of pandas."""
     try:
-        pandas = sys.modules.get("pandas")
-        if pandas is not None and isinstance(data, pandas.DataFrame):
+        if _is_a(data, "pandas", "DataFrame"):
             table = pa.Table.from_pandas(data, preserve_index=False)
         else:
             table = data if isinstance(data, pa.Table) else pa.table(data)
@@ -212,21 +203,12 @@ def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
             order_of(columns, table.column_names, str(features), "data", str(name))
             arrays[name] = features_of(table, columns, Path(name))
         elif scipy.sparse.issparse(value):
-            csr = _csr(value)
-            prefix = "test_" if "test" in str(name).lower() else ""
-            stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
-            arrays |= {prefix + part: array for part, array in zip(SPARSE, stored, strict=True)}
+            arrays |= csr_arrays(value, "test_" if "test" in str(name).lower() else "")
         else:
             arrays[str(name)] = _array(value, str(name))
     if named:
         arrays[NAMES] = np.array(columns, dtype=str)
     return arrays
-
-
-def _csr(matrix: Any) -> scipy.sparse.csr_array:
-    """Return a sparse matrix of any format as CSR."""
-    csr: scipy.sparse.csr_array = scipy.sparse.csr_array(matrix)
-    return csr
 
 
 def _array(value: Any, name: str) -> NDArray[Any]:
@@ -263,9 +245,10 @@ def _refuse_masked(value: Any, name: str) -> None:
             )
 
 
-def _is_torch(data: Any, kind: str) -> bool:
-    torch = sys.modules.get("torch")  # data can only be of torch's types if torch has been imported
-    return torch is not None and isinstance(data, getattr(torch.utils.data, kind))
+def _is_a(data: Any, module: str, kind: str) -> bool:
+    """Return whether data is of a class of another library, which is not imported for the answer."""
+    found = sys.modules.get(module)  # data can only be of a library's type if that has been imported
+    return found is not None and isinstance(data, getattr(found, kind))
 
 
 def _stacked(data: Iterable[Any]) -> dict[str, NDArray[Any]]:
@@ -288,11 +271,6 @@ def _stacked(data: Iterable[Any]) -> dict[str, NDArray[Any]]:
             f"the features of the samples have different shapes ({found}); expected one shape", source="data"
         )
     return {"X": np.stack(features), "y": np.stack(labels)}
-
-
-def _is_hugging_face(data: Any) -> bool:
-    datasets = sys.modules.get("datasets")
-    return datasets is not None and isinstance(data, datasets.Dataset)
 
 
 def _hugging_face(data: Any, label: str | None) -> Table | Arrays:

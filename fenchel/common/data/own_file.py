@@ -18,7 +18,7 @@ from fenchel.common.data.limits import ORDINARY, DataLimits
 from fenchel.common.data.samples import DataSet, Samples, listed
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
-from fenchel.common.settings.data import DataSettings, ExtractorSettings, Scaling
+from fenchel.common.settings.data import DataSettings, Scaling
 
 
 def load_own(
@@ -59,7 +59,9 @@ def load_own(
     # A single file does not show whether its feature 0 never occurs, or does not exist.
     dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier, limits=limits, first=1)
     if data.extractor is not None:
-        dataset = _extracted(dataset, data.extractor, where)
+        network = Extractor.of(data.extractor, dataset.image, dataset.peak, where)
+        made = Extracted(network, dataset.train.features).take(np.arange(len(dataset.train)))
+        dataset = DataSet(Samples(made, dataset.train.labels), identifiers=dataset.identifiers)
     _require_scaling_alone(scalings, dataset, where)
     part, held, total = _columns_held(dataset, columns, where)
     if len(held) < total and "unit-rows" in scalings:
@@ -90,14 +92,6 @@ def load_own(
         column_names=dataset.columns or () if columns is None else (),
         sample_ids=dataset.identifiers,
     )
-
-
-def _extracted(dataset: DataSet, settings: ExtractorSettings, where: str) -> DataSet:
-    """Return the data set with images replaced by the network's features."""
-    images = dataset.train
-    network = Extractor.of(settings, dataset.image, dataset.peak, where)
-    made = Extracted(network, images.features).take(np.arange(len(images)))
-    return DataSet(Samples(made, images.labels), identifiers=dataset.identifiers)
 
 
 def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where: str) -> None:
@@ -134,20 +128,21 @@ def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: 
         Training samples with features in increasing global position, the global positions, shape (m,), and the number
         of features of the run.
     """
-    part = dataset.train
+    part, names = dataset.train, dataset.columns
     if columns is None:
         return part, np.arange(dataset.features), dataset.features
-    if isinstance(columns, int):
-        return *_numbered_columns(dataset, columns, where), columns
-    if dataset.columns is None:
+    if isinstance(columns, int) != (names is None):
+        given, found = ("names", "none") if names is None else ("a number", "names")
         raise DataError(
-            f"{len(columns)} names given, but files of this format have no column names; give the number of "
-            "features, or use CSV or Parquet files",
+            f"{given} given, but the columns of this file have {found}; for CSV and Parquet files list the names of "
+            "all features of the run, and for files without column names give their number",
             source=where,
             key="data.columns",
         )
+    if isinstance(columns, int):
+        return *_numbered_columns(part, columns, where), columns
     place = {name: position for position, name in enumerate(columns)}
-    unknown = [name for name in dataset.columns if name not in place]
+    unknown = [name for name in names or () if name not in place]
     if unknown:
         raise DataError(
             f"the file has columns that data.columns does not list: {listed(unknown)} (listed: {listed(columns)}). "
@@ -156,27 +151,19 @@ def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: 
             source=where,
             key="data.columns",
         )
-    positions = np.array([place[name] for name in dataset.columns])
+    positions = np.array([place[name] for name in names or ()])
     order = np.argsort(positions)
     return Samples(part.features[:, order], part.labels), positions[order], len(columns)
 
 
-def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples, Indices]:
+def _numbered_columns(part: Samples, total: int, where: str) -> tuple[Samples, Indices]:
     """Return samples restricted to the features of the file, and the features' positions, for unnamed columns."""
-    part = dataset.train
-    if dataset.columns is not None:
-        raise DataError(
-            f"the number {total} given, but the columns of this file have names; list the names of all features of "
-            "the run",
-            source=where,
-            key="data.columns",
-        )
     matrix = part.features
-    sparse = is_sparse(matrix)
-    if dataset.features > total or (dataset.features < total and not sparse):
+    features, sparse = int(matrix.shape[1]), is_sparse(matrix)
+    if features > total or (features < total and not sparse):
         raise DataError(
-            f"{total} given, but the file has {dataset.features} features; expected "
-            f"{'at least' if sparse else 'exactly'} {dataset.features}",
+            f"{total} given, but the file has {features} features; expected "
+            f"{'at least' if sparse else 'exactly'} {features}",
             source=where,
             key="data.columns",
         )

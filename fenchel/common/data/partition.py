@@ -99,7 +99,7 @@ def partition(
             assert matrix is not None, "ragged needs the matrix"
             return ragged(matrix(), clients, seed, settings)
         case IidPartition():
-            held = iid(labels, clients, seed)
+            held = deal(len(labels), clients, generator(seed, "partition", "iid"))
         case ClassesPartition():
             held = classes(labels, clients, seed, settings)
         case LabelShardsPartition():
@@ -118,11 +118,6 @@ def partition(
             assert holders is not None, "column needs the column"
             held = by_column(holders, clients, settings)
     return [ClientBlock(samples) for samples in held]
-
-
-def iid(labels: NDArray[Any], clients: int, seed: int) -> list[Indices]:
-    """Divide the samples at random into parts whose sizes differ by at most one."""
-    return deal(len(labels), clients, generator(seed, "partition", "iid"))
 
 
 def by_column(holders: NDArray[Any], clients: int, settings: ColumnPartition) -> list[Indices]:

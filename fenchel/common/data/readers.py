@@ -1,13 +1,12 @@
 """Readers of the public files of named data sets.
 
-Functions take the paths of the files by their names in the catalogue, and raise a ``DataError`` for damaged files.
+Functions take the paths of the files in the order of the catalogue, and raise a ``DataError`` for damaged files.
 """
 
 from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Mapping
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -20,9 +19,6 @@ from fenchel.common.data.libsvm import read_libsvm
 from fenchel.common.data.npz import joined, read_arrays, read_npy
 from fenchel.common.data.samples import DataSet, Samples, samples
 from fenchel.common.errors import DataError
-
-Files = Mapping[str, Path]
-"""Paths of public files, by name."""
 
 _ADULT_COLUMNS = 15
 _ADULT_NUMERIC = (0, 2, 4, 10, 11, 12)
@@ -37,12 +33,11 @@ def bundled(name: str, image: tuple[int, int, int] | None = None, peak: float | 
         return DataSet(Samples(arrays["X"], arrays["y"]), image=image, peak=peak)
 
 
-def _read_cifar(files: Files, *, classes: int) -> DataSet:
+def _read_cifar(path: Path, *, classes: int) -> DataSet:
     """Read the binary archive of CIFAR-10 or CIFAR-100, with one or two label bytes and 3x32x32 pixels per image.
 
     Of the two labels in CIFAR-100, coarse and fine, the fine label is returned.
     """
-    (path,) = files.values()
     folder, names = "cifar-100-binary", (["train"], ["test"])
     if classes == 10:
         folder, names = "cifar-10-batches-bin", ([f"data_batch_{i}" for i in range(1, 6)], ["test_batch"])
@@ -69,41 +64,34 @@ def _read_cifar(files: Files, *, classes: int) -> DataSet:
 read_cifar10, read_cifar100 = (partial(_read_cifar, classes=classes) for classes in (10, 100))
 
 
-def read_cifar_differences(files: Files) -> DataSet:
+def read_cifar_differences(labels: Path, training: Path, test: Path) -> DataSet:
     """Read a part of CIFAR whose pixels are stored losslessly as differences, which compress better.
 
-    The files are ``labels.npz``, and one array of shape (3, n, 32, 32) for each of training and test set. Its channels
-    are green, red minus green, and blue minus green, each as differences of neighbours along rows and columns, modulo
-    256.
+    The files are an archive of the labels, and one array of shape (3, n, 32, 32) for each of training and test set. Its
+    channels are green, red minus green, and blue minus green, each as differences of neighbours along rows and columns,
+    modulo 256.
     """
-    labels = read_arrays(files["labels.npz"])
-    parts = {}
-    for name, path in files.items():
-        part, _, rest = name.partition("_x")
-        if not rest:
-            continue
-        stored, marks = read_npy(path), labels.get(f"{part}_y")
+    known = read_arrays(labels)
+    parts = []
+    for path in (training, test):
+        stored, name = read_npy(path), f"{path.name.partition('_x')[0]}_y"
         if stored.dtype != np.uint8 or stored.ndim != 4 or stored.shape != (3, stored.shape[1], 32, 32):
             raise DataError(
                 f"the array has type {stored.dtype} and shape {stored.shape}; expected uint8 (3, n, 32, 32)",
                 source=path,
             )
-        if marks is None:
+        if name not in known:
             raise DataError(
-                f"the file has no such array; found {', '.join(labels) or 'nothing'}",
-                source=files["labels.npz"],
-                array=f"{part}_y",
+                f"the file has no such array; found {', '.join(known) or 'nothing'}", source=labels, array=name
             )
         green, to_red, to_blue = stored.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
         pixels = np.stack([green + to_red, green, green + to_blue], axis=1)
-        kind = "train" if part.startswith("train") else "test"
-        parts[kind] = samples(pixels.reshape(-1, _CIFAR_PIXELS), marks, str(path))
-    return DataSet(parts["train"], parts["test"], image=(3, 32, 32), peak=255.0)
+        parts.append(samples(pixels.reshape(-1, _CIFAR_PIXELS), known[name], str(path)))
+    return DataSet(parts[0], parts[1], image=(3, 32, 32), peak=255.0)
 
 
-def read_mammography(files: Files) -> DataSet:
+def read_mammography(path: Path) -> DataSet:
     """Read the mammography table, whose lines are six numbers and the class in quotes, ``-1`` or ``1``."""
-    (path,) = files.values()
     with opened(path) as stream:
         lines = stream.read().decode("utf-8", errors="replace").replace("'", "").split()
     try:
@@ -120,17 +108,17 @@ def read_mammography(files: Files) -> DataSet:
     return DataSet(samples(table[:, :-1].copy(), table[:, -1].astype(np.int64), str(path)))
 
 
-def read_adult(files: Files) -> DataSet:
+def read_adult(training: Path, test: Path) -> DataSet:
     """Read UCI Adult: six numeric columns, then one 0/1 column for each category of the other eight.
 
     Categories are those of the training file, including ``?``, in alphabetical order within each column. The data set
     has 108 features. A category that occurs only in the test file becomes zeros.
     """
-    train, test = (_adult_rows(path) for path in files.values())
+    tables = [(_adult_rows(path), path) for path in (training, test)]
     categorical = [column for column in range(_ADULT_COLUMNS - 1) if column not in _ADULT_NUMERIC]
-    categories = {column: np.unique(train[:, column]) for column in categorical}
+    categories = {column: np.unique(tables[0][0][:, column]) for column in categorical}
     parts = []
-    for rows, path in zip((train, test), files.values(), strict=True):
+    for rows, path in tables:
         try:
             numbers = rows[:, _ADULT_NUMERIC].astype(np.int32)
         except (ValueError, OverflowError) as error:
@@ -166,22 +154,19 @@ def _adult_rows(path: Path) -> NDArray[np.str_]:
     return np.array(rows, dtype=str)
 
 
-def read_covtype(files: Files) -> DataSet:
+def read_covtype(path: Path) -> DataSet:
     """Read UCI Covertype: 54 integers and the class, 1 to 7."""
-    from fenchel.common.data.columns import read_csv  # late import: Arrow takes 35 MB
+    from fenchel.common.data.columns import Roles, read_csv  # late import: Arrow takes 35 MB
 
-    (path,) = files.values()
-    part = read_csv(path).train
+    part = read_csv(path, Roles()).train
     return DataSet(samples(np.asarray(part.features).astype(np.int16), part.labels, str(path)))
 
 
-def read_news20(files: Files) -> DataSet:
+def read_news20(path: Path) -> DataSet:
     """Read ``news20.binary`` of the LIBSVM collection."""
-    (path,) = files.values()
     return DataSet(read_libsvm(path, 1_355_191))
 
 
-def read_rcv1(files: Files) -> DataSet:
+def read_rcv1(training: Path, test: Path) -> DataSet:
     """Read the training and the test file of ``rcv1.binary`` of the LIBSVM collection."""
-    train, test = (read_libsvm(path, RCV1_FEATURES) for path in files.values())
-    return joined(train, test, None, None, "rcv1")
+    return joined(read_libsvm(training, RCV1_FEATURES), read_libsvm(test, RCV1_FEATURES), None, None, "rcv1")

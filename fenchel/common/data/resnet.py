@@ -64,12 +64,8 @@ def read_weights(path: Path) -> Weights:
             "torch.save(model.state_dict(), FILE)",
             source=path,
         ) from None
-    if not isinstance(found, dict):
-        raise DataError(
-            f"the file has a {type(found).__name__}; expected a state dict, from names to tensors", source=path
-        )
     for name, shape in _shapes().items():
-        tensor = found.get(name)
+        tensor = found.get(name) if isinstance(found, dict) else None
         if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape:
             given = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else "missing"
             raise DataError(f"{given}; expected shape {shape}, as in torchvision's resnet18", source=path, array=name)
@@ -96,38 +92,29 @@ def features(weights: Weights, images: torch.Tensor, size: int) -> torch.Tensor:
     import torch
     from torch.nn import functional
 
+    def convolved(x: torch.Tensor, convolution: str, norm: str, stride: int) -> torch.Tensor:
+        """Return the output of a convolution with padding, followed by batch normalisation."""
+        kernel = weights[f"{convolution}.weight"]
+        x = functional.conv2d(x, kernel, stride=stride, padding=kernel.shape[-1] // 2)
+        mean, variance, scale, shift = (
+            weights[f"{norm}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return functional.batch_norm(x, mean, variance, scale, shift, training=False)
+
     with torch.inference_mode():
         x = functional.interpolate(images, (size, size), mode="bilinear", align_corners=False, antialias=True)
         x = (x - torch.tensor(_MEAN).view(3, 1, 1)) / torch.tensor(_DEVIATION).view(3, 1, 1)
-        x = functional.relu(_convolved(weights, x, "conv1", "bn1", stride=2))
+        x = functional.relu(convolved(x, "conv1", "bn1", 2))
         x = functional.max_pool2d(x, 3, stride=2, padding=1)
         for stage in range(1, 5):
-            for block in range(2):
-                x = _block(weights, x, f"layer{stage}.{block}", stride=2 if stage > 1 and block == 0 else 1)
+            for block in range(2):  # a residual block has two convolutions
+                name, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+                inner = functional.relu(convolved(x, f"{name}.conv1", f"{name}.bn1", stride))
+                inner = convolved(inner, f"{name}.conv2", f"{name}.bn2", 1)
+                if stride > 1:
+                    x = convolved(x, f"{name}.downsample.0", f"{name}.downsample.1", stride)
+                x = functional.relu(inner + x)
         return x.mean(dim=(2, 3))
-
-
-def _block(weights: Weights, x: torch.Tensor, name: str, stride: int) -> torch.Tensor:
-    """Return the output of a residual block of two convolutions."""
-    from torch.nn import functional
-
-    inner = functional.relu(_convolved(weights, x, f"{name}.conv1", f"{name}.bn1", stride))
-    inner = _convolved(weights, inner, f"{name}.conv2", f"{name}.bn2", 1)
-    if stride > 1:
-        x = _convolved(weights, x, f"{name}.downsample.0", f"{name}.downsample.1", stride)
-    return functional.relu(inner + x)
-
-
-def _convolved(weights: Weights, x: torch.Tensor, convolution: str, norm: str, stride: int) -> torch.Tensor:
-    """Return the output of a convolution with padding, followed by batch normalisation."""
-    from torch.nn import functional
-
-    kernel = weights[f"{convolution}.weight"]
-    x = functional.conv2d(x, kernel, stride=stride, padding=kernel.shape[-1] // 2)
-    mean, variance, scale, shift = (
-        weights[f"{norm}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
-    )
-    return functional.batch_norm(x, mean, variance, scale, shift, training=False)
 
 
 def _shapes() -> dict[str, tuple[int, ...]]:

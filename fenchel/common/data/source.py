@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ import numpy as np
 import scipy
 from numpy.typing import DTypeLike, NDArray
 
-from fenchel.common.arrays import Indices, Matrix, is_sparse
+from fenchel.common.arrays import Indices, is_sparse
 from fenchel.common.data import scaling
 from fenchel.common.data.blocks import ClientBlock
 from fenchel.common.data.catalogue import load
@@ -26,6 +25,7 @@ from fenchel.common.data.imbalance import imbalanced, positive_classes
 from fenchel.common.data.labels import binarised, encoded
 from fenchel.common.data.partition import partition
 from fenchel.common.data.preparation import Preparation
+from fenchel.common.data.resnet import FEATURES
 from fenchel.common.data.samples import DataSet, RawMatrix, Samples
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.sites import as_seen
@@ -103,14 +103,7 @@ class DataSource:
     _made: dict[int, Extracted] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def open(
-        cls,
-        settings: DataSettings,
-        seed: int,
-        positive: Sequence[int] | None = None,
-        *,
-        folders: tuple[Path, ...] | None = None,
-    ) -> DataSource:
+    def open(cls, settings: DataSettings, seed: int, positive: Sequence[int] | None = None) -> DataSource:
         """Load a data set and fit its preparation.
 
         Parameters
@@ -121,8 +114,6 @@ class DataSource:
             Seed of the run, for test split, subsample, imbalance and partition.
         positive
             Numbers of the positive classes; ``None`` for the second of two classes.
-        folders
-            Folders with named data sets; by default ``$FENCHEL_DATA`` and the cache.
 
         Raises
         ------
@@ -132,7 +123,7 @@ class DataSource:
             If ``positive`` does not fit the classes.
         """
         if settings.name is not None:
-            dataset, where = load(settings.name, folders), settings.name
+            dataset, where = load(settings.name), settings.name
         else:
             assert settings.file is not None
             column = settings.partition.column if isinstance(settings.partition, ColumnPartition) else None
@@ -146,7 +137,7 @@ class DataSource:
             None if settings.extractor is None else Extractor.of(settings.extractor, dataset.image, dataset.peak, where)
         )
         problem = Problem(
-            features=(dataset.features if extractor is None else extractor.features) + bias,
+            features=(dataset.features if extractor is None else FEATURES) + bias,
             classes=len(names),
             task=settings.task,
             class_names=names,
@@ -325,7 +316,7 @@ class DataSource:
         block = shard.features[:, part.features]
         if not is_sparse(block):
             block = np.ascontiguousarray(block)
-        return Shard(block, shard.labels, shard.classes, shard.total_features, rows, part.features)
+        return replace(shard, features=block, features_held=part.features)
 
     def _as_seen(self, shard: Shard, client: int, clients: int, all_samples: Indices, purpose: str = "noise") -> Shard:
         """Return a client's samples with the shift and noise of its site. ``all_samples`` includes holdouts."""
@@ -345,20 +336,14 @@ class DataSource:
     def _whole(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Shard:
         """Return prepared samples with all features; ``None`` for ``rows`` takes all samples without a copy."""
         positions = np.arange(len(samples)) if rows is None else rows
-        labels = samples.labels if rows is None else samples.labels[rows]
-        return Shard(
-            self._features(samples, rows, dtype), labels, self.problem.classes, self.problem.features, positions
-        )
-
-    def _features(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Matrix:
-        """Return prepared features of samples, shape (n, m); ``None`` for ``rows`` takes all samples."""
         stored: RawMatrix
         if self._extractor is None:
             stored = samples.features if rows is None else samples.features[rows]
         else:
-            stored = self._extracted(samples).take(np.arange(len(samples)) if rows is None else rows)
+            stored = self._extracted(samples).take(positions)
         assert self.preparation.steps is not None
-        return scaling.apply(self.preparation.steps, stored, dtype, self.settings.bias)
+        features = scaling.apply(self.preparation.steps, stored, dtype, self.settings.bias)
+        return Shard(features, samples.labels[positions], self.problem.classes, self.problem.features, positions)
 
     def _extracted(self, samples: Samples) -> Extracted:
         """Return the cached features of the training samples or of the test set, or raise a ``DataError``."""
@@ -387,7 +372,7 @@ class DataSource:
     @cached_property
     def _matrix(self) -> scipy.sparse.csr_array:
         """Return all prepared training features as CSR. The caller holds the lock."""
-        matrix = scipy.sparse.csr_array(self._features(self._train, None, np.float64))
+        matrix = scipy.sparse.csr_array(self.training().features)
         matrix.eliminate_zeros()
         return matrix
 

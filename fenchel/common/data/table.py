@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.common.data.source import DataSource
-from fenchel.common.settings.data import DataSettings
 
 
 @dataclass(frozen=True)
@@ -72,19 +71,14 @@ def partition_table(source: DataSource, clients: int) -> PartitionTable:
     labels = source.labels if problem.classes else np.zeros(problem.samples, np.int64)
     counts = np.stack([np.bincount(labels[part.samples], minlength=classes) for part in parts], axis=1)
     settings = source.settings
-    name = settings.name or (settings.file.name if settings.file else "data")
+    title = f"{settings.name or (settings.file.name if settings.file else 'data')}, {settings.partition.kind}"
+    if settings.imbalance is not None:
+        title += f", imratio {settings.imbalance.imratio:.3g}"
     return PartitionTable(
-        title=_title(name, settings),
+        title=title,
         class_names=problem.class_names or ("samples",),
         counts=counts.astype(np.int64),
         features=np.array([problem.features if part.features is None else len(part.features) for part in parts]),
         positive=None if source.positive is None else np.isin(np.arange(classes), source.positive),
         left_out=problem.samples - len(np.unique(np.concatenate([part.samples for part in parts]))),
     )
-
-
-def _title(name: str, settings: DataSettings) -> str:
-    title = f"{name}, {settings.partition.kind}"
-    if settings.imbalance is not None:
-        title += f", imratio {settings.imbalance.imratio:.3g}"
-    return title

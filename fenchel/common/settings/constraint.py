@@ -22,10 +22,10 @@ class BallConstraint(Section):
     radius: PositiveFloat = Field(description="largest Euclidean norm of a model")
 
 
-class BoxConstraint(Section):
-    """Models whose parameters are bounded one by one."""
+class ParameterBounds(Section):
+    """Bounds on every parameter of a model."""
 
-    kind: Literal["box"] = Field(description="models whose parameters lie between two numbers")
+    kind: str
     lower: float = Field(description="smallest value of a parameter")
     upper: float = Field(description="largest value of a parameter")
 
@@ -34,6 +34,12 @@ class BoxConstraint(Section):
         if self.lower > self.upper:
             raise ValueError(f"lower: {self.lower:g} given; expected at most upper, which is {self.upper:g}")
         return self
+
+
+class BoxConstraint(ParameterBounds):
+    """Models whose parameters are bounded one by one."""
+
+    kind: Literal["box"] = Field(description="models whose parameters lie between two numbers")
 
 
 ConstraintSettings: TypeAlias = Annotated[NoConstraint | BallConstraint | BoxConstraint, Field(discriminator="kind")]

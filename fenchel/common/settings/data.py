@@ -415,13 +415,8 @@ class DataSettings(Section):
             yield "imbalance: each site of partition.kind: sites has an imratio of its own; leave imbalance out"
         if self.imbalance is not None and no_whole_samples:
             yield f"imbalance: with partition.kind: {kind} several clients hold the same samples; leave it out"
-        if self.name == "own" and self.asks_for_positives:
-            yield (
-                f"{self.asks_for_positives.removeprefix('data.')}: with name: own each client brings its own file, and "
-                "all of it is its shard; leave it out"
-            )
         if self.name == "own":
-            for key in ("binarise", "samples", "test_fraction", "test_seed", "test_split", "partition"):
+            for key in ("imbalance", "binarise", "samples", "test_fraction", "test_seed", "test_split", "partition"):
                 if getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True):
                     yield f"{key}: not allowed with name: own, where clients use their whole files; leave it out"
         if self.file is None and isinstance(self.partition, ColumnPartition):
@@ -455,18 +450,16 @@ class DataSettings(Section):
 
     def _classes_wanted(self) -> Iterator[str]:
         """Yield the settings that divide or name classes, which regression does not have."""
-        for key in ("classes", "binarise"):
+        for key in ("classes", "binarise", "imbalance"):
             if getattr(self, key) is not None:
                 yield f"{key}: not allowed with task: regression, whose labels are numbers"
         drawn = isinstance(self.partition, ZipfPartition) and self.partition.alpha is not None
-        if drawn or isinstance(self.partition, ClassesPartition | DirichletPartition):
+        by_class = ClassesPartition | DirichletPartition | ClassGroupsPartition | SitesPartition
+        if drawn or isinstance(self.partition, by_class):
             yield (
                 f"partition.kind: {self.partition.kind} divides classes, which task: regression does "
                 "not have; allowed are iid, label-shards, zipf without alpha, column, grid, ragged"
             )
-        if self.asks_for_positives:
-            key = self.asks_for_positives.removeprefix("data.")
-            yield f"{key} needs positive classes, which task: regression does not have"
         if self.client_tests != "none":
             yield "client_tests: divides classes, which task: regression does not have; use holdout"
 

@@ -40,15 +40,12 @@ class _Common(Section):
         description="a model to start from, for training in two stages; null: zeros, or for networks random numbers "
         "that follow from the seed",
     )
-
-
-class _Double(_Common):
     dtype: Literal["float64", "float32"] = Field(
         default="float64", description="floating-point type of models, gradients and features"
     )
 
 
-class _Linear(_Double):
+class _Linear(_Common):
     nonconvex: float = Field(
         default=0.0,
         ge=0,
@@ -76,13 +73,10 @@ class SmoothedHingeSettings(_Linear):
     )
 
 
-class _Single(_Common):
+class _Network(_Common):
     dtype: Literal["float64", "float32"] = Field(
         default="float32", description="floating-point type of models, gradients and features"
     )
-
-
-class _Network(_Single):
     device: Literal["cpu", "cuda", "auto"] = Field(
         default="cpu",
         description="device of networks, on the server and on every client. cuda: the first GPU that torch finds, and "
@@ -176,24 +170,22 @@ class BinarySettings(_Network):
     )
 
     @model_validator(mode="after")
-    def _can_begin(self) -> Self:
-        if self.output == "l2" and self.scorer.kind == "linear" and self.initial is None:
+    def _fits_a_linear_scorer(self) -> Self:
+        if self.scorer.kind != "linear":
+            return self
+        if self.output == "l2" and self.initial is None:
             raise ValueError(
                 "output: l2 divides outputs by their norm, but a linear scorer begins with outputs of 0, whose norm "
                 "is 0; use output: none, or begin with the model of an earlier run (initial)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _device_is_used(self) -> Self:
-        if self.device != "cpu" and self.scorer.kind == "linear":
+        if self.device != "cpu":
             raise ValueError(
                 f"device: {self.device} is for networks, but a linear scorer is computed by the cpu; leave it out"
             )
         return self
 
 
-class OwnSettings(_Double):
+class OwnSettings(_Common):
     """An objective from outside the project."""
 
     kind: Literal["own"] = Field(

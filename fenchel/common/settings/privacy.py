@@ -249,11 +249,8 @@ class DifferentialPrivacy(Section):
                 "mechanism: recursive follows a dual variable with a penalty, and this algorithm keeps a private state "
                 "without one; set that state to public, or mechanism to clip-update"
             )
-        if self.mechanism == "contractive":
-            yield from self._unmet_once(facts)
-
-    def _unmet_once(self, facts: PrivacyFacts) -> Iterator[str]:
-        """Yield what ``contractive`` lacks: each sample once a round, and a bound on the smoothness."""
+        if self.mechanism != "contractive":
+            return  # the other conditions are on the smoothness, and that a sample counts once a round
         if facts.batches != "epoch":
             yield (
                 f"mechanism: contractive counts a sample once a round, but batches: {facts.batches} may use it in "

@@ -17,7 +17,6 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import metadata
@@ -31,14 +30,8 @@ from fenchel.common.settings.algorithm import AlgorithmSettings
 HOME = "fenchel.algorithms"
 """The package of the algorithms that come with Fenchel, and the group of entry points that adds others."""
 
-
-@dataclass(frozen=True)
-class Halves:
-    """The modules of an algorithm: one for all three, or one for each."""
-
-    settings: str
-    server: str
-    client: str
+_PARTS = ("settings", "server", "client")
+"""Parts of an algorithm, whose modules have these names if it has a folder of its own."""
 
 
 def algorithm_settings(name: str) -> type[AlgorithmSettings]:
@@ -53,7 +46,7 @@ def algorithm_settings(name: str) -> type[AlgorithmSettings]:
         settings: type[AlgorithmSettings] = found
         return settings
     home = _builtin().get(name)
-    own = home and _settings_in(importlib.import_module(home.settings), name)
+    own = home and _settings_in(importlib.import_module(home["settings"]), name)
     if not own:
         alike = get_close_matches(name, names(), n=1, cutoff=0.8)
         raise ValueError(
@@ -69,7 +62,7 @@ def half(name: str, side: str) -> Any:
     if is_outside(name):
         return attribute(_reference(name) + suffix)
     stem = algorithm_settings(name).__name__.removesuffix("Settings")
-    return attribute(f"{getattr(_builtin()[name], side)}:{stem}{suffix}")
+    return attribute(f"{_builtin()[name][side]}:{stem}{suffix}")
 
 
 def is_outside(name: str) -> bool:
@@ -85,7 +78,7 @@ def names() -> tuple[str, ...]:
 @cache
 def builtin_settings() -> Mapping[str, type[AlgorithmSettings]]:
     """Return the settings classes of the algorithms that come with Fenchel, by name."""
-    found = {name: _settings_in(importlib.import_module(home.settings), name) for name, home in _builtin().items()}
+    found = {name: _settings_in(importlib.import_module(home["settings"]), name) for name, home in _builtin().items()}
     return {name: settings for name, settings in found.items() if settings is not None}
 
 
@@ -135,37 +128,35 @@ def _reference(name: str) -> str:
 
 
 def _settings_in(module: ModuleType, name: str) -> type[AlgorithmSettings] | None:
-    for found in vars(module).values():
-        if (
-            isinstance(found, type)
-            and issubclass(found, AlgorithmSettings)
-            and found.model_fields["name"].default == name
-        ):
-            return found
-    return None
+    sections = (
+        each for each in vars(module).values() if isinstance(each, type) and issubclass(each, AlgorithmSettings)
+    )
+    return next((each for each in sections if each.model_fields["name"].default == name), None)
 
 
 @cache
-def _builtin() -> dict[str, Halves]:
-    """Return the modules of ``fenchel.algorithms`` and its folders by the name that each would have in settings."""
+def _builtin() -> dict[str, dict[str, str]]:
+    """Return the modules of ``fenchel.algorithms`` and its folders by the name that each would have in settings.
+
+    Each name has the modules of its settings, its server half and its client half, which may be the same.
+    """
     found = {}
     for path in importlib.import_module(HOME).__path__:
         for module in pkgutil.iter_modules([path]):
             home = f"{HOME}.{module.name}"
-            if not module.ispkg:
-                found[_name(module.name)] = Halves(home, home, home)
-                continue
-            inner = [each.name for each in pkgutil.iter_modules([str(Path(path, module.name))])]
-            if {"settings", "server", "client"} <= set(inner):
-                found[_name(module.name)] = Halves(f"{home}.settings", f"{home}.server", f"{home}.client")
-                continue
-            for name in inner:
-                found[_name(name)] = Halves(*(f"{home}.{name}",) * 3)
+            inner = [home]
+            if module.ispkg:
+                inner = [f"{home}.{each.name}" for each in pkgutil.iter_modules([str(Path(path, module.name))])]
+            parts = {part: f"{home}.{part}" for part in _PARTS}
+            if set(parts.values()) <= set(inner):
+                found[_name(home)] = parts
+            else:
+                found |= {_name(each): dict.fromkeys(_PARTS, each) for each in inner}
     return found
 
 
 def _name(module: str) -> str:
-    return module.replace("_", "-")
+    return module.rpartition(".")[2].replace("_", "-")
 
 
 @cache

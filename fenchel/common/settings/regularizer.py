@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
+from fenchel.common.settings.constraint import ParameterBounds
 from fenchel.common.settings.section import Section
 
 
@@ -67,19 +68,11 @@ class GroupLassoSettings(_Regularizer):
     )
 
 
-class BoxSettings(_Regularizer):
+class BoxSettings(_Regularizer, ParameterBounds):
     """Bounds on every weight."""
 
     has_slope: ClassVar[bool] = False
     kind: Literal["box"] = Field(description="0 where lower <= x_j <= upper for every j, else infinity")
-    lower: float = Field(description="smallest value of a weight")
-    upper: float = Field(description="largest value of a weight")
-
-    @model_validator(mode="after")
-    def _some_room(self) -> Self:
-        if self.lower > self.upper:
-            raise ValueError(f"lower: {self.lower:g} given, expected at most upper, which is {self.upper:g}")
-        return self
 
 
 class McpSettings(_Regularizer):

@@ -240,8 +240,7 @@ class RunSettings(Section):
     def _consistent(self) -> Self:
         self._check_participation()
         self._check_links()
-        self._check_objective()
-        self._check_models()
+        self._check_model()
         self._check_training()
         return self
 
@@ -300,7 +299,7 @@ class RunSettings(Section):
                 "which sets both, leave them out"
             )
 
-    def _check_objective(self) -> None:
+    def _check_model(self) -> None:
         name, h = self.algorithm.name, self.objective.regularizer
         if self.objective.initial is not None and self.algorithm.mirrors_initial:
             raise ValueError(
@@ -329,18 +328,16 @@ class RunSettings(Section):
                 f"objective.regularizer.kind is {h.kind}, which has no subgradients to step along, as {name} does; "
                 "use an algorithm that takes its proximal operator, such as fedavg with regularizer_step: prox"
             )
+        if self.keep_models is not None and self.algorithm.hides_model:
+            raise ValueError(
+                f"keep_models: {self.keep_models} given, but clients encrypt the model, so the server has none before "
+                "the end of the run; use null"
+            )
         penalty = self.algorithm.prox_penalty
         if penalty is not None and h.least_penalty and penalty <= h.least_penalty:
             raise ValueError(
                 f"objective.regularizer: {h.kind} needs a penalty rho above 1/theta = {h.least_penalty:g}, but with "
                 f"these settings of {name} rho is {penalty:g}; use a larger theta or a larger penalty"
-            )
-
-    def _check_models(self) -> None:
-        if self.keep_models is not None and self.algorithm.hides_model:
-            raise ValueError(
-                f"keep_models: {self.keep_models} given, but clients encrypt the model, so the server has none before "
-                "the end of the run; use null"
             )
 
     def _check_training(self) -> None:

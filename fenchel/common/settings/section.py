@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -130,59 +130,46 @@ _FORMS = {  # descriptions of patterns for users
 _YAML_WORDS = {None: "null", True: "true", False: "false"}
 
 
+_BRIEF = reprlib.Repr()
+"""Takes the ``repr`` of a value of any size, and not much longer than is shown of it."""
+_BRIEF.maxlevel = 4
+_BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 20
+# reprlib would omit the middle of a long text, whereas _given cuts the end. Hence the generous limits.
+_BRIEF.maxstring = _BRIEF.maxlong = _BRIEF.maxother = 400
+
+
 def _given(value: Any) -> str:
-    text = _YAML_WORDS[value] if value is None or isinstance(value, bool) else _brief().repr(value)
+    text = _YAML_WORDS[value] if value is None or isinstance(value, bool) else _BRIEF.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _brief() -> reprlib.Repr:
-    """Return what takes the ``repr`` of a value of any size, and not much longer than is shown of it."""
-    brief = reprlib.Repr()
-    brief.maxlevel = 4
-    brief.maxlist = brief.maxtuple = brief.maxdict = 20
-    # reprlib would omit the middle of a long text, whereas _given cuts the end. Hence the generous limits.
-    brief.maxstring = brief.maxlong = brief.maxother = 400
-    return brief
-
-
-def _number(limit: float) -> str:
-    return f"{limit:g}" if isinstance(limit, float) else str(limit)
+_EXPECTED = {  # valid values by the type of an error, as pydantic's own descriptions are for programmers
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "text",
+    "string_pattern_mismatch": "text of the form {pattern}",
+    "invalid_key": "text as a key",
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a section with keys"),
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "too_short": "a list of {min_length} or more",
+    "too_long": "a list of {max_length} or fewer",
+}
 
 
 def _expected(problem: ErrorDetails) -> str:
-    """Return a description of valid values for users, as those of pydantic are for programmers."""
+    """Return a description of valid values for users."""
     limits = problem.get("ctx", {})
-    match problem["type"]:
-        case "int_type" | "int_parsing" | "int_from_float":
-            return "a whole number"
-        case "float_type" | "float_parsing":
-            return "a number"
-        case "bool_type" | "bool_parsing":
-            return "true or false"
-        case "string_type":
-            return "text"
-        case "string_pattern_mismatch":
-            return _FORMS.get(limits["pattern"], f"text of the form {limits['pattern']}")
-        case "invalid_key":
-            return "text as a key"
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return "a section with keys"
-        case "tuple_type" | "list_type":
-            return "a list"
-        case "greater_than":
-            return f"more than {_number(limits['gt'])}"
-        case "greater_than_equal":
-            return f"{_number(limits['ge'])} or more"
-        case "less_than":
-            return f"less than {_number(limits['lt'])}"
-        case "less_than_equal":
-            return f"{_number(limits['le'])} or less"
-        case "too_short":
-            return f"a list of {limits['min_length']} or more"
-        case "too_long":
-            return f"a list of {limits['max_length']} or fewer"
-        case _:
-            return problem["msg"].removeprefix("Input should be ")
+    if limits.get("pattern") in _FORMS:
+        return _FORMS[limits["pattern"]]
+    if problem["type"] not in _EXPECTED:
+        return problem["msg"].removeprefix("Input should be ")
+    shown = {name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in limits.items()}
+    return _EXPECTED[problem["type"]].format(**shown)
 
 
 def _alternatives(annotation: Any) -> set[Any]:
@@ -201,6 +188,12 @@ def _sections(annotation: Any) -> set[type[Section]]:
     return {section for part in get_args(annotation) for section in _sections(part)}
 
 
+def _descendants(section: type[Section]) -> Iterator[type[Section]]:
+    yield section
+    for each in section.__subclasses__():
+        yield from _descendants(each)
+
+
 def _deeper(whole: str, path: Sequence[int | str], wrong: str) -> str:
     """Return the dotted key of a setting of this name one section below a place; empty if there is none.
 
@@ -209,13 +202,7 @@ def _deeper(whole: str, path: Sequence[int | str], wrong: str) -> str:
     whole
         Name of the class of all settings.
     """
-    found: set[type[Section]] = set()
-    open_ends = [Section]
-    while open_ends:
-        each = open_ends.pop()
-        open_ends += each.__subclasses__()
-        if each.__name__ == whole:
-            found.add(each)
+    found = {each for each in _descendants(Section) if each.__name__ == whole}
     keys = []
     for part in path:
         fields = [field for each in found for name, field in each.model_fields.items() if name == part]
@@ -244,10 +231,8 @@ def _meant(whole: str, place: tuple[int | str, ...], values: Mapping[str, Any]) 
     for part in path:
         if isinstance(section, Mapping):
             section = section.get(part, section)  # tags of a union are not keys
-    sections, known = [Section], set[str]()
-    while sections:
-        each = sections.pop()
-        sections += each.__subclasses__()
+    known = set[str]()
+    for each in _descendants(Section):
         kinds = {key: get_args(field.annotation) for key, field in each.model_fields.items() if key in ("name", "kind")}
         if isinstance(section, Mapping) and all(section.get(key) in kind for key, kind in kinds.items() if kind):
             known |= each.model_fields.keys()
@@ -286,13 +271,11 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
             lines.append((key, str(details["error"])))  # Fenchel's own validators already name the given value
         elif problem["type"] == _NO_NUMBER:
             lines.append((f"{key}.{details['key']}".removeprefix("."), details["expected"]))
-        elif problem["type"] == "union_tag_not_found":
-            chosen = details["discriminator"].strip("'")
-            lines.append((f"{key}.{chosen}".removeprefix("."), "required, but not given"))
-        elif problem["type"] == "union_tag_invalid":
-            chosen = details["discriminator"].strip("'")
-            allowed = f"expected one of {details['expected_tags']} (given {_given(details['tag'])})"
-            lines.append((f"{key}.{chosen}".removeprefix("."), allowed))
+        elif problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
+            chosen, wrong = details["discriminator"].strip("'"), "required, but not given"
+            if "tag" in details:
+                wrong = f"expected one of {details['expected_tags']} (given {_given(details['tag'])})"
+            lines.append((f"{key}.{chosen}".removeprefix("."), wrong))
         else:
             alternatives.setdefault((key, _given(given)), []).append(_expected(problem))
     places = {key for key, _ in (*lines, *alternatives)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 import yaml
-from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.reading import read_mapping, validated
@@ -164,14 +164,9 @@ class TuningSettings(Section):
             raise ValueError(
                 f"pruning needs one objective, given {len(self.objectives)}: leave pruning out, or give one"
             )
+        if "name" in self.parameters:
+            raise ValueError("parameters: name cannot vary, as each trial is named after its number; leave it out")
         return self
-
-    @field_validator("parameters")
-    @classmethod
-    def _not_the_name(cls, parameters: dict[str, Distribution]) -> dict[str, Distribution]:
-        if "name" in parameters:
-            raise ValueError("name is not a parameter: each trial is named after its number")
-        return parameters
 
     def to_yaml(self) -> str:
         """Return the settings as YAML, defaults included."""

@@ -46,6 +46,12 @@ def idx(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
     return gzip.compress(header + array.tobytes())
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FENCHEL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def public(tmp_path: Path) -> Path:
     """A folder with a tiny data set in the four files of MNIST: 6 training and 4 test images, 2 classes."""
@@ -82,10 +88,10 @@ def tiny(url: str, public: Path, **changes: Any) -> Any:
 
 def test_a_download_is_checked_reported_and_kept_as_one_file(url: str, public: Path, tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
-    path = fetch(tiny(url, public), cache=tmp_path / "cache", progress=lambda *step: told.append(step))
-    assert path == tmp_path / "cache" / "tiny" / "data.npz"
+    path = fetch(tiny(url, public), progress=lambda *step: told.append(step))
+    assert path == cache_folder() / "tiny" / "data.npz"
     assert [entry.name for entry in path.parent.iterdir()] == ["data.npz"]
-    dataset = load("tiny", (tmp_path / "cache",))
+    dataset = load("tiny")
     assert dataset.test is not None
     assert (len(dataset.train), len(dataset.test), dataset.image) == (6, 4, (1, 3, 4))
     sizes = {name: (public / name).stat().st_size for name in NAMES}
@@ -98,16 +104,16 @@ def test_a_download_with_another_checksum_is_refused_and_not_kept(url: str, publ
     found = hashlib.sha256((public / NAMES[1]).read_bytes()).hexdigest()
     expected = entry.files[1].sha256
     with raises(ChecksumError, source=f"{url}{NAMES[1]}", found=found, expected=expected):
-        fetch(entry, cache=tmp_path / "cache")
-    assert list((tmp_path / "cache" / "tiny").iterdir()) == []
+        fetch(entry)
+    assert list((cache_folder() / "tiny").iterdir()) == []
 
 
 def test_a_download_without_a_known_checksum_is_checked_by_its_numbers(url: str, public: Path, tmp_path: Path) -> None:
     entry = tiny(url, public, train=7)
     entry = replace(entry, files=tuple(replace(file, sha256=None) for file in entry.files))
     with raises(DataError, source=", ".join(url + name for name in NAMES)):
-        fetch(entry, cache=tmp_path / "cache")
-    assert locate("tiny", (tmp_path / "cache",)) is None
+        fetch(entry)
+    assert locate("tiny") is None
 
 
 def test_a_failed_download_is_told_by_its_address(url: str, public: Path, tmp_path: Path) -> None:
@@ -118,68 +124,71 @@ def test_a_failed_download_is_told_by_its_address(url: str, public: Path, tmp_pa
         files = tuple(replace(file, url=base + file.name) for file in entry.files)
         failed = gone.name if base == url else NAMES[0]
         with raises(DataError, source=base + failed):
-            fetch(replace(entry, files=files), cache=tmp_path, timeout=1.0)
+            fetch(replace(entry, files=files))
 
 
 def test_what_is_installed_needs_no_download_and_other_sets_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert fetch(CATALOGUE["digits"], cache=tmp_path) is None
-    assert locate("digits", (tmp_path,)) == {}
-    assert load("digits", (tmp_path,)).train.features.shape == (1797, 64)
+    assert fetch(CATALOGUE["digits"]) is None
+    assert locate("digits") == {}
+    assert load("digits").train.features.shape == (1797, 64)
     monkeypatch.setenv("FENCHEL_DATA", str(tmp_path))
     assert data_folders() == (tmp_path, cache_folder())
     monkeypatch.delenv("FENCHEL_DATA")
     assert data_folders() == (cache_folder(),)
 
 
-def test_public_files_are_found_with_underscores_and_without_their_compression(public: Path, tmp_path: Path) -> None:
+def test_public_files_are_found_with_underscores_and_without_their_compression(
+    public: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FENCHEL_DATA", str(tmp_path / "data"))
     folder = tmp_path / "data" / "fashion_mnist"
     folder.mkdir(parents=True)
     for name in NAMES:
         (folder / name.removesuffix(".gz")).write_bytes(gzip.decompress((public / name).read_bytes()))
-    found = locate("fashion-mnist", (tmp_path / "data",))
+    found = locate("fashion-mnist")
     assert found is not None
     assert list(found) == NAMES
     with raises(DataError, source=", ".join(str(path) for path in found.values())):
-        load("fashion-mnist", (tmp_path / "data",))
+        load("fashion-mnist")
     (folder / NAMES[3].removesuffix(".gz")).unlink()
-    assert locate("fashion-mnist", (tmp_path / "data",)) is None, "incomplete"
+    assert locate("fashion-mnist") is None, "incomplete"
 
 
 def test_what_is_not_there_is_refused_and_how_to_import_it_told(public: Path, tmp_path: Path) -> None:
-    assert known_names((tmp_path,)) == [*CATALOGUE]
+    assert known_names() == [*CATALOGUE]
     for name in ("mnist", "pets", "rcv1-subset"):
         with raises(DataError, key="data.name"):
-            load(name, (tmp_path,))
+            load(name)
     assert entry_of("adult").name == "adult"
     for name in ("imagenet", "rcv1-subset"):
         with raises(DataError, source=name):
             entry_of(name)
     with raises(DataError, source=", ".join(NAMES)):
-        import_files("mnist", [public / name for name in NAMES], tmp_path)
+        import_files("mnist", [public / name for name in NAMES])
     for name in ("../up", "UPPER", "", "a/b"):
         with raises(DataError, place=""):  # it is not about the file
-            import_files(name, [tmp_path / "a.csv"], tmp_path)
+            import_files(name, [tmp_path / "a.csv"])
 
 
 def test_an_imported_file_becomes_a_name_with_its_test_part(public: Path, tmp_path: Path) -> None:
-    path = import_files("my-images", [public / name for name in NAMES], tmp_path)
-    assert path == tmp_path / "my-images" / "data.npz"
-    assert known_names((tmp_path,)) == [*CATALOGUE, "my-images"]
+    path = import_files("my-images", [public / name for name in NAMES])
+    assert path == cache_folder() / "my-images" / "data.npz"
+    assert known_names() == [*CATALOGUE, "my-images"]
     settings = DataSettings.model_validate({"name": "my-images", "scale": "unit-interval"})
-    source = DataSource.open(settings, 0, folders=(tmp_path,))
+    source = DataSource.open(settings, 0)
     test = source.test()
     assert test is not None
     assert (source.problem.samples, test.samples) == (6, 4)
     with raises(DataError, key="data.test_fraction"):
-        DataSource.open(settings.model_copy(update={"test_fraction": 0.2}), 0, folders=(tmp_path,))
+        DataSource.open(settings.model_copy(update={"test_fraction": 0.2}), 0)
 
 
 @pytest.fixture
 def divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a tiny file in the form of the RCV1 subset, and a catalogue that describes it: 3 + 2 rows."""
-    folder = tmp_path / "data" / "rcv1"
+    folder = cache_folder() / "rcv1"
     folder.mkdir(parents=True)
     path = folder / "rcv1_binary_subset.npz"
     labels = np.array([1, -1, 1, -1, 1], np.int8)
@@ -188,28 +197,27 @@ def divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = replace(entry.files[0], sha256=hashlib.sha256(path.read_bytes()).hexdigest())
     entry = replace(
         entry, train=3, test=2, features=7, files=(file,),
-        read=lambda files: read_divided_npz(files[file.name], features=7, train=3),
+        read=partial(read_divided_npz, features=7, train=3),
     )  # fmt: skip
     monkeypatch.setattr("fenchel.common.data.catalogue.UNPUBLISHED", {entry.name: entry})
     return path
 
 
 def test_a_file_without_a_public_address_is_read_from_the_folder_that_has_it(divided: Path) -> None:
-    folders = (divided.parent.parent,)
-    assert known_names(folders) == [*CATALOGUE, "rcv1-subset"]
-    dataset = load("rcv1-subset", folders)
+    assert known_names() == [*CATALOGUE, "rcv1-subset"]
+    dataset = load("rcv1-subset")
     assert dataset.test is not None
     assert sp.csr_array(dataset.train.features).toarray().tolist() == np.diag(np.arange(1.0, 8))[:3].tolist()
     assert sp.csr_array(dataset.test.features).toarray().tolist() == [[0, 0, 0, 4, 0, 0, 0], [0, 0, 0, 0, 5, 0, 0]]
     assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([1, -1, 1], [-1, 1])
-    assert locate("rcv1", folders) is None, "it is not what its publisher calls rcv1.binary"
+    assert locate("rcv1") is None, "it is not what its publisher calls rcv1.binary"
     (divided.parent / "a.csv").write_text("x,kind\n1,cat\n2,dog\n")
-    import_files("rcv1-subset", [divided.parent / "a.csv"], folders[0], label="kind")
-    assert load("rcv1-subset", folders).train.labels.tolist() == ["cat", "dog"], "an import under its name comes first"
+    import_files("rcv1-subset", [divided.parent / "a.csv"], label="kind")
+    assert load("rcv1-subset").train.labels.tolist() == ["cat", "dog"], "an import under its name comes first"
     (divided.parent.parent / "rcv1-subset" / "data.npz").unlink()
     np.savez(divided, y=np.ones(5), data=np.ones(5), indices=np.arange(5), indptr=np.arange(6))
     with raises(ChecksumError, source=divided, found=hashlib.sha256(divided.read_bytes()).hexdigest()):
-        load("rcv1-subset", folders)
+        load("rcv1-subset")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +251,7 @@ def test_adult_is_one_hot_encoded_in_a_stable_order(tmp_path: Path) -> None:
     row = "39, {}, 77516, Bachelors, 13, Single, Clerk, Husband, White, Male, 2174, 0, 40, Cuba, {}\n"
     (tmp_path / "adult.data").write_text(row.format("State-gov", "<=50K") + row.format("Private", ">50K") + "\n")
     (tmp_path / "adult.test").write_text("|1x3 Cross validator\n" + row.format("Never-seen", ">50K."))
-    dataset = CATALOGUE["adult"].read({name: tmp_path / name for name in ("adult.data", "adult.test")})
+    dataset = CATALOGUE["adult"].read(tmp_path / "adult.data", tmp_path / "adult.test")
     assert dataset.test is not None
     numbers = [39, 77516, 13, 2174, 0, 40]
     ones = [1] * 7
@@ -266,14 +274,14 @@ def test_an_archive_of_cifar_is_read_plane_by_plane(tmp_path: Path, name: str, l
             info = tarfile.TarInfo(member)
             info.size = len(records)
             archive.addfile(info, io.BytesIO(records))
-    dataset = CATALOGUE[f"cifar{name}"].read({path.name: path})
+    dataset = CATALOGUE[f"cifar{name}"].read(path)
     assert dataset.test is not None
     assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([7, 8] * batches, [7, 8])
     assert np.asarray(dataset.test.features)[:, [0, 1024, 3071]].tolist() == [[7, 2, 0], [8, 2, 0]]
     assert (dataset.image, dataset.peak) == ((3, 32, 32), 255.0)
     path.write_bytes(path.read_bytes()[:100])
     with raises(DataError, source=path):
-        CATALOGUE[f"cifar{name}"].read({path.name: path})
+        CATALOGUE[f"cifar{name}"].read(path)
 
 
 def test_differences_of_pixels_become_the_pixels(tmp_path: Path) -> None:
@@ -287,7 +295,7 @@ def test_differences_of_pixels_become_the_pixels(tmp_path: Path) -> None:
         with lzma.open(files[name], "wb") as stream:
             np.save(stream, planes[:, part])
     np.savez(files["labels.npz"], train3_y=np.arange(3), test2_y=np.arange(2))
-    dataset = readers.read_cifar_differences(files)
+    dataset = readers.read_cifar_differences(*files.values())
     assert dataset.test is not None
     found = np.concatenate([dataset.train.features, dataset.test.features])
     np.testing.assert_array_equal(found.reshape(5, 3, 32, 32), images.transpose(0, 3, 1, 2))
@@ -319,7 +327,7 @@ def test_damaged_differences_are_refused(tmp_path: Path, array: Any) -> None:
         np.save(files["train2_x.npy"], given, allow_pickle=True)
     source, missing = ("train2_x.npy", "") if labels else ("labels.npz", "train2_y")
     with raises(DataError, source=files[source], array=missing):
-        readers.read_cifar_differences(files)
+        readers.read_cifar_differences(files["labels.npz"], files["train2_x.npy"], files["train2_x.npy"])
 
 
 @pytest.mark.parametrize(
@@ -328,16 +336,16 @@ def test_damaged_differences_are_refused(tmp_path: Path, array: Any) -> None:
 def test_a_damaged_mammography_table_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mammography.csv"
     path.write_text("0.5,1,2,3,4,5,'-1'\n-0.5,1,2,3,4,5,'1'\n")
-    dataset = readers.read_mammography({path.name: path})
+    dataset = readers.read_mammography(path)
     assert dataset.train.labels.tolist() == [-1, 1]
     assert np.asarray(dataset.train.features)[:, 0].tolist() == [0.5, -0.5]
     path.write_text(text)
     with raises(DataError, source=path):
-        readers.read_mammography({path.name: path})
+        readers.read_mammography(path)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("a,label\n" + "1,x\n2,y\n" * 5)
     (tmp_path / "cache").touch()
-    with raises(StorageError, source=str(tmp_path / "cache" / "own" / "data.npz")):
-        import_files("own", [tmp_path / "own.csv"], tmp_path / "cache")
+    with raises(StorageError, source=str(cache_folder() / "own" / "data.npz")):
+        import_files("own", [tmp_path / "own.csv"])

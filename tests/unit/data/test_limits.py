@@ -184,7 +184,7 @@ def test_an_import_is_limited_as_its_options_say(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = libsvm(tmp_path)
     with raises(DataError, source=path):
-        import_files("mine", [path], tmp_path, limits=DataLimits(2))
+        import_files("mine", [path], limits=DataLimits(2))
     words = ["data", "import", "mine", str(path)]
     for option, least in (("--max-features", 3), ("--max-data-bytes", 40_000)):
         refused = CliRunner().invoke(application(), [*words, option, str(least // 2)])

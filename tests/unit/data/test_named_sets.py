@@ -19,6 +19,11 @@ from fenchel.common.settings.data import DataSettings
 from fenchel.common.settings.objective import BinarySettings
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def real() -> Path:
     folder = os.environ.get("FENCHEL_DATA")
@@ -32,16 +37,15 @@ def need(path: Path) -> None:
         pytest.skip(f"FENCHEL_DATA holds no folder {path.name}")
 
 
-def opened(folder: Path, positive: list[int] | None = None, **keys: Any) -> DataSource:
-    return DataSource.open(DataSettings.model_validate(keys), 0, positive, folders=(folder,))
+def opened(positive: list[int] | None = None, **keys: Any) -> DataSource:
+    return DataSource.open(DataSettings.model_validate(keys), 0, positive)
 
 
-def imported(folder: Path, name: str, **arrays: NDArray[Any]) -> Path:
-    """Import arrays under a name; return the folder that holds the data set."""
+def imported(folder: Path, name: str, **arrays: NDArray[Any]) -> None:
+    """Import arrays under a name."""
     # The stubs think that an array could be passed for the keyword allow_pickle.
     np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
-    import_files(name, [folder / f"{name}.npz"], folder)
-    return folder
+    import_files(name, [folder / f"{name}.npz"])
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,7 @@ def test_a_public_set_is_read_where_it_lies(
     real: Path, name: str, folder: str, train: int, test: int, features: int, classes: int
 ) -> None:
     need(real / folder)
-    dataset = load(name, (real,))
+    dataset = load(name)
     assert (dataset.train.features.shape, len(np.unique(dataset.train.labels))) == ((train, features), classes)
     assert (0 if dataset.test is None else len(dataset.test)) == test
     images = features in (784, 3072)
@@ -79,7 +83,7 @@ def test_a_public_set_is_read_where_it_lies(
 
 def test_the_subset_of_rcv1_is_that_of_the_general_import(real: Path, tmp_path: Path) -> None:
     need(real / "rcv1")
-    dataset = load("rcv1-subset", (real,))
+    dataset = load("rcv1-subset")
     assert dataset.test is not None
     features = dataset.train.features
     assert isinstance(features, sp.csr_array)
@@ -95,7 +99,7 @@ def test_the_subset_of_rcv1_is_that_of_the_general_import(real: Path, tmp_path: 
         test_data=data[cut:], test_indices=indices[cut:], test_indptr=indptr[rows:] - cut,
         test_shape=np.array([len(labels) - rows, 47_236]), y_test=labels[rows:],
     )  # fmt: skip
-    other = load("rcv1", (tmp_path,))
+    other = load("rcv1")
     assert other.test is not None
     for here, there in ((dataset.train, other.train), (dataset.test, other.test)):
         for csr in ("data", "indices", "indptr"):
@@ -105,7 +109,7 @@ def test_the_subset_of_rcv1_is_that_of_the_general_import(real: Path, tmp_path: 
 
 def test_a_hundred_clients_of_mnist_hold_two_classes_each(real: Path) -> None:
     need(real / "mnist")
-    source = opened(real, name="mnist", scale="unit-interval", partition={"kind": "classes", "per_client": 2})
+    source = opened(name="mnist", scale="unit-interval", partition={"kind": "classes", "per_client": 2})
     shards = [source.shard(client, 100, np.float32) for client in range(100)]
     assert {len(np.unique(shard.labels)) for shard in shards} == {2}
     assert sum(shard.samples for shard in shards) == 60_000
@@ -118,7 +122,7 @@ def test_colour_images_reach_a_resnet_with_their_channels(real: Path) -> None:
     pytest.importorskip("torch")
     positive = list(range(50, 100))
     keys: dict[str, Any] = {"scale": "unit-interval", "partition": {"kind": "class-groups"}}
-    source = opened(real, positive, name="cifar100-subset", imbalance={"imratio": 0.1}, **keys)
+    source = opened(positive, name="cifar100-subset", imbalance={"imratio": 0.1}, **keys)
     shard = source.shard(15, 16, np.float32)
     section = {"kind": "binary", "scorer": {"kind": "resnet20"}, "positive": positive}
     objective = build_objective(BinarySettings.model_validate(section), shard)
@@ -139,7 +143,7 @@ def test_news20_is_dealt_to_144_clients_value_by_value(real: Path, tmp_path: Pat
     shape = np.array([len(labels), 1_355_191])
     imported(tmp_path, "news20", data=values, indices=columns, indptr=indptr, shape=shape, y=labels)
     partition = {"kind": "ragged", "sample_groups": 12, "feature_groups": 12}
-    source = opened(tmp_path, name="news20", test_fraction=0, partition=partition)
+    source = opened(name="news20", test_fraction=0, partition=partition)
     assert source.problem.samples == 19_996
     sizes = []
     for client in range(144):
@@ -150,10 +154,10 @@ def test_news20_is_dealt_to_144_clients_value_by_value(real: Path, tmp_path: Pat
     assert sum(sizes) == 9_097_916
 
 
-def test_covtype_becomes_class_two_against_the_rest(real: Path, tmp_path: Path) -> None:
+def test_covtype_becomes_class_two_against_the_rest(real: Path) -> None:
     need(real / "covtype")
-    import_files("covtype", [real / "covtype" / "covtype_sample.npz"], tmp_path)
-    source = opened(tmp_path, name="covtype", binarise={"positive": [2]}, samples=10_000, scale="unit-interval")
+    import_files("covtype", [real / "covtype" / "covtype_sample.npz"])
+    source = opened(name="covtype", binarise={"positive": [2]}, samples=10_000, scale="unit-interval")
     assert source.problem.samples == 10_000
     assert source.problem.class_names == ("rest", "2")
     assert source.labels.mean() == pytest.approx(0.4872, abs=1e-3)

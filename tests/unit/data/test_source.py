@@ -23,8 +23,8 @@ from fenchel.common.settings.data import DataSettings
 from tests.messages import raises
 
 
-def source(seed: int = 0, folders: tuple[Path, ...] = (), **keys: Any) -> DataSource:
-    return DataSource.open(DataSettings.model_validate(keys), seed, folders=folders)
+def source(seed: int = 0, **keys: Any) -> DataSource:
+    return DataSource.open(DataSettings.model_validate(keys), seed)
 
 
 def load_own(
@@ -209,11 +209,12 @@ def test_the_values_of_a_ragged_partition_add_up_to_the_matrix(bias: float | Non
     np.testing.assert_array_equal(total, everything.features)
 
 
-def test_sparse_features_stay_sparse_through_every_step(tmp_path: Path) -> None:
+def test_sparse_features_stay_sparse_through_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCHEL_DATA", str(tmp_path))
     rng = np.random.default_rng(0)
     matrix = sp.csr_array(np.where(rng.random((40, 30)) < 0.2, rng.random((40, 30)) * 5, 0))
     write_npz(tmp_path / "words" / "data.npz", DataSet(Samples(matrix, np.arange(40) % 2)))
-    keys: dict[str, Any] = {"name": "words", "folders": (tmp_path,), "test_fraction": 0}
+    keys: dict[str, Any] = {"name": "words", "test_fraction": 0}
     data = source(**keys, scale=["unit-interval", "unit-rows"], bias=1.0)
     shard = data.training()
     assert isinstance(shard.features, sp.csr_array)
