@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fenchel.common.storage.call_columns import TAKING
 from fenchel.report.columns import Floats, column, grouped, until_taken
 
 _EPOCH_BITS = 32
 """A restarted server numbers its instructions from the next multiple of 2 to this power."""
 _NEEDED = (
     *("round", "phase", "kind", "client", "sequence", "outcome", "queued_unix"),
-    *("away_s", "queue_s", "total_s", "take_s", "waiting_s"),
+    *("away_s", "queue_s", "total_s", *TAKING, "waiting_s"),
 )
 
 

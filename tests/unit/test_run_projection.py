@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from fenchel.common.errors import CheckpointError, SettingsError
 from fenchel.common.settings.link import Link
+from fenchel.common.storage.call_columns import COLUMNS
 from fenchel.common.storage.time_parts import TIME_PARTS
 from fenchel.deploy.cli.main import application
 from fenchel.report.projection.projection import WINDOW_BYTES, Projection, measured, project
@@ -83,10 +84,8 @@ class Tables:
         answered = outcome != "unanswered"
         total = work.away + 2 * WAY + work.compute if answered else math.nan
         self.away += work.away if total == ended else 0.0
-        zeros = ["client_decode_s", "encrypt_s", "decrypt_s", "journal_s", "client_encode_s", "handover_s"]
-        zeros += ["queue_s", "broken_s", "client_queue_s", "decode_s", "take_s"]
         self.calls.append(
-            dict.fromkeys(zeros, 0.0)
+            dict.fromkeys(COLUMNS, 0.0)
             | {
                 "round": self.round,
                 "phase": phase,
