@@ -21,8 +21,7 @@ import numpy as np
 from fenchel.common.accounting.public_facts import PrivacyFacts
 from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
 from fenchel.common.arrays import Indices, Vector
-from fenchel.common.compression.shared_index_sets import uplink_support
-from fenchel.common.compression.sparsification import kept, top_k
+from fenchel.common.compression.sparsification import kept, top_k, uplink_support
 from fenchel.common.errors import PrivacyBudgetError
 from fenchel.common.randomness import generator, public_seed
 from fenchel.common.settings.uplink import Uplink
