@@ -72,10 +72,6 @@ class Tilted:
         """Lower bound alpha on the strong convexity, -infinity if none is known."""
         return self.objective.strong_convexity + self.proximal
 
-    def value(self, w: Vector) -> float:
-        """Return phi at ``w``, shape (d,)."""
-        return self.objective.value(w) + sum(self.terms(w))
-
     def gradient(self, w: Vector) -> Vector:
         """Return the gradient of phi at ``w``, both of shape (d,)."""
         return self.objective.gradient(w) + self.slant(w)

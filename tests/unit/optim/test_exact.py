@@ -152,7 +152,7 @@ def test_steps_that_overshoot_are_cut(solver: str) -> None:
     start = 4 * np.ones(objective.dimension)
     problem = Tilted(objective, np.zeros(objective.dimension))
     assert run(problem, solver, start, gradient=1e-9, steps=60).gradient_norm <= 1e-9
-    values = [problem.value(run(problem, solver, start, steps=k).w) for k in range(1, 6)]
+    values = [Point.of(problem, run(problem, solver, start, steps=k).w).value for k in range(1, 6)]
     assert all(after < before for before, after in pairwise(values))
 
 
