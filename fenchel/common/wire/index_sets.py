@@ -82,7 +82,7 @@ def smallest(indices: Indices, size: int, *, seeded: bool = False) -> Encoding:
 def pack(encoding: Encoding, indices: Indices, size: int) -> bytes:
     """Return the encoded index set, which is empty if it needs no indices. A seed is part of the descriptor."""
     if encoding == pb.DELTA_VARINT:
-        return _pack_varint(indices)
+        return b"".join(map(_packed_varint, _gaps(indices)))
     if encoding == pb.INDEX_LIST:
         return _pack_list(indices, _width(size))
     if encoding == pb.BITMAP:
@@ -285,12 +285,8 @@ def _varint_lengths(gaps: Indices) -> Octets:
     return lengths
 
 
-def _pack_varint(indices: Indices) -> bytes:
-    """Return the differences of increasing indices in LEB128: 7 bits a byte, low bits first."""
-    return b"".join(_packed_varint(gaps) for gaps in _gaps(indices))
-
-
 def _packed_varint(numbers: Indices) -> bytes:
+    """Return numbers in LEB128: 7 bits a byte, low bits first."""
     lengths = _varint_lengths(numbers)
     longest = int(lengths.max())
     if longest == 1:
