@@ -105,6 +105,8 @@ class BinaryObjective(Objective):
     output
         Map from the scorer's output s to the score h of the min-max function. ``none``: h = s; ``sigmoid``: h = 1 / (1
         + exp(-s)); ``l2``: h = s / ||s||, with the norm over the batch.
+    positive_classes
+        Numbers of the classes that count as positive.
     positive
         Booleans, shape (n,), true for positive samples.
     l2
@@ -129,19 +131,14 @@ class BinaryObjective(Objective):
         self.output = output
         self.l2 = l2
         self._classes = shard.classes
-        self._positive_classes = _positive_classes(shard.classes, positive)
+        self.positive_classes = _positive_classes(shard.classes, positive)
         self.features, self.positive = self._prepare(shard)
         self._loss = Logistic()
 
     def _prepare(self, shard: Shard) -> tuple[Matrix, Positive]:
         features: Matrix = shard.features.astype(self.dtype, copy=False)
         labels = class_indices(shard.labels, self._classes, "binary")
-        return features, np.isin(labels, self._positive_classes)
-
-    @property
-    def positive_classes(self) -> tuple[int, ...]:
-        """Numbers of the classes that count as positive."""
-        return self._positive_classes
+        return features, np.isin(labels, self.positive_classes)
 
     @property
     def positives(self) -> int:
