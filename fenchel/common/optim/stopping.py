@@ -97,7 +97,7 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
     limit = stop.steps or LIMIT
     if stop.accuracy is None:
         return StoppingCriterion(limit, stop.gradient or 0.0, kind=kind, cure=cure)
-    alpha, beta = first.problem.strong_convexity, first.problem.smoothness
+    alpha, beta = first.problem.objective.strong_convexity, first.problem.objective.smoothness
     epsilon = float(np.finfo(first.w.dtype).eps)
     return StoppingCriterion(
         limit,
