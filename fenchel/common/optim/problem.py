@@ -172,7 +172,4 @@ class LinearPoint(Point):
 
     def hessian_vector(self, v: Vector) -> Vector:
         """Return the Hessian of phi times ``v``, both of shape (d,)."""
-        features, targets = self.objective.features, self.objective.targets
-        direction = self.objective.scores(features, v)
-        curved = self.objective.score_loss.curve(self.scores, targets, direction)
-        return self.objective.combine(features, curved, v)
+        return self.objective.curved(self.scores, self.w, v)
