@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fenchel.client.observer import ClientObserver
 from fenchel.common.storage.call_columns import CLIENT_STAGES
-from fenchel.common.telemetry.exposition import LATENCIES, Exposition
+from fenchel.common.telemetry.exposition import Exposition
 from fenchel.proto import fenchel_pb2 as pb
 
 _PARTS = tuple(stage.timing for stage in CLIENT_STAGES)
@@ -28,10 +28,7 @@ class ClientMetrics:
             "fenchel_client_part_seconds_total", "Where the time of instructions has gone.", "client", "part"
         )
         self._seconds = made.histogram(
-            "fenchel_client_instruction_seconds",
-            "From an instruction's last byte to the first of its reply.",
-            LATENCIES,
-            "phase",
+            "fenchel_client_instruction_seconds", "From an instruction's last byte to the first of its reply.", "phase"
         )
         self._bytes = made.counter(
             "fenchel_client_payload_bytes_total",

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fenchel.common.arrays import Indices, Vector
-from fenchel.common.compression.shared_index_sets import downlink_seed
-from fenchel.common.compression.sparsification import kept, top_k
+from fenchel.common.compression.sparsification import downlink_seed, kept, top_k
 from fenchel.common.settings.uplink import Downlink
 from fenchel.common.wire.index_sets import seeded_support
 from fenchel.common.wire.values import SparseVector

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.common.arrays import Indices, Vector
-from fenchel.common.compression.shared_index_sets import uplink_support
-from fenchel.common.compression.sparsification import kept
+from fenchel.common.compression.sparsification import kept, uplink_support
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.schema import ArraySpec, Expected, Form
 from fenchel.common.wire.values import SparseVector

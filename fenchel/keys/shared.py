@@ -106,15 +106,17 @@ class Secrets:
         CredentialError
             If the text is invalid.
         """
-        fields = parse_fields(text, SECRETS_KIND, _FIELDS, source)
-        digits = fields["alignment_key"]
-        if not isinstance(digits, str) or not re.fullmatch(f"[0-9a-f]{{{2 * ALIGNMENT_KEY_BYTES}}}", digits):
-            raise CredentialError(
-                f"alignment_key is not {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits; copy the file that "
-                "fenchel keys wrote",
-                source=source,
-            )
-        return cls(PrivateKey.from_fields(fields["paillier"], source), bytes.fromhex(digits))
+        try:
+            fields = parse_fields(text, SECRETS_KIND, _FIELDS)
+            digits = fields["alignment_key"]
+            if not isinstance(digits, str) or not re.fullmatch(f"[0-9a-f]{{{2 * ALIGNMENT_KEY_BYTES}}}", digits):
+                raise CredentialError(
+                    f"alignment_key is not {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits; copy the file that "
+                    "fenchel keys wrote"
+                )
+            return cls(PrivateKey.from_fields(fields["paillier"]), bytes.fromhex(digits))
+        except CredentialError as error:
+            raise error.at(source=source) from None
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str) -> Secrets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -66,9 +66,8 @@ def finished(settings: RunSettings, parent: Path) -> tuple[Run, RunFolder]:
 def scores(settings: RunSettings, folder: RunFolder, shards: list[Shard]) -> tuple[Any, Any]:
     """Scores of the final model for the samples of several shards together, and which are positive."""
     assert settings.objective.kind == "binary"
-    objective = build_objective(settings.objective, shards[0])
-    assert isinstance(objective, BinaryObjective)
-    found = [objective.scores(load_model(folder), shard) for shard in shards]
+    objectives = [cast(BinaryObjective, build_objective(settings.objective, shard)) for shard in shards]
+    found = [objective.scores(load_model(folder), objective.all_rows) for objective in objectives]
     return np.concatenate([h for h, _ in found]), np.concatenate([positive for _, positive in found])
 
 

@@ -165,7 +165,7 @@ class CodaClient(CodaPlusClient):
         rows = objective.all_rows
         if size is not None and size < objective.samples:
             rows = self.generator("dual batch").choice(objective.samples, size, replace=False)
-        scores, positive = objective.scores_of(point[:-AUXILIARY], rows)
+        scores, positive = objective.scores(point[:-AUXILIARY], rows)
         return {
             "positives": int(np.count_nonzero(positive)),
             "negatives": int(np.count_nonzero(~positive)),

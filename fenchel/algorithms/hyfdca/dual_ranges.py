@@ -11,7 +11,6 @@ from typing import Literal, TypeAlias
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import EncryptionError, SettingsError
-from fenchel.common.objectives.coordinate import conjugate_curvature
 from fenchel.common.objectives.losses import MarginLoss
 
 Kind: TypeAlias = Literal["score", "dual", "norm", "primal", "figure"]
@@ -159,7 +158,7 @@ class DualRanges:
         """
         dual, change, target = self.largest_dual, self._largest_change, self.largest_target
         # The conjugate of the logistic loss is an entropy, with magnitude at most ln 2.
-        curvature = conjugate_curvature(self.loss) or 0.0
+        curvature = self.loss.conjugate_curvature or 0.0
         bounds = [
             1 + score if self._bounded else (target + score) * (target + score) / 2,
             dual * target + curvature * dual * dual / 2,

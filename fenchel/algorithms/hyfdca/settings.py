@@ -15,7 +15,6 @@ from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import BITS_OF_SECURITY, Backend, BackendChoice, Implementation, Security
 from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.errors import PayloadError
-from fenchel.common.objectives.coordinate import conjugate_curvature
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.randomness import generator
 from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
@@ -256,7 +255,7 @@ class HyFDCASettings(AlgorithmSettings):
 
 def line_count(loss: MarginLoss) -> int:
     """Return the number of terms of the line search: two coefficients of a parabola, or values at several steps."""
-    return 2 if conjugate_curvature(loss) is not None else 1 + len(LINE_STEPS)
+    return 2 if loss.conjugate_curvature is not None else 1 + len(LINE_STEPS)
 
 
 def layout_numbers(layout: Layout) -> Indices:

@@ -93,7 +93,6 @@ class Accountant:
 
     method: Method = "pld-wor"
     _distributions: dict[tuple[Release, float], PrivacyLossDistribution] = field(default_factory=dict, repr=False)
-    _divergences: dict[Release, Any] = field(default_factory=dict, repr=False)
 
     def epsilon(self, releases: Mapping[Release, int], delta: float) -> float:
         """Return an ``epsilon`` such that all releases together are (epsilon, delta)-differentially private.
@@ -125,12 +124,12 @@ class Accountant:
         if min(release.noise_multiplier for release in made) < _SMALLEST_MULTIPLIER:
             return _without_sampling(made, delta)
         require_library()
-        if self.method in ("pld-wor", "pld-poisson") and _composable(made):
-            found = float(self._composed(made).get_epsilon_for_delta(delta))
-        elif self.method in ("pld-wor", "pld-poisson"):
-            found = min(self._renyi(made, delta), _without_sampling(made, delta))
-        else:
+        if self.method in ("rdp-wor", "rdp-poisson"):
             found = self._renyi(made, delta)
+        elif _composable(made):
+            found = float(self._composed(made).get_epsilon_for_delta(delta))
+        else:
+            found = min(self._renyi(made, delta), _without_sampling(made, delta))
         # Rounding can give nan for tiny losses. Comparisons with nan are false, so nan could pass as a small epsilon.
         return math.inf if math.isnan(found) else found
 
@@ -154,11 +153,8 @@ class Accountant:
     def _renyi(self, releases: Mapping[Release, int], delta: float) -> float:
         from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
-        for release in releases:
-            if release not in self._divergences:
-                poisson = self.method in ("pld-poisson", "rdp-poisson")
-                self._divergences[release] = _divergences(release, poisson=poisson)
-        summed = sum(count * self._divergences[release] for release, count in releases.items())
+        poisson = self.method in ("pld-poisson", "rdp-poisson")
+        summed = sum(count * _divergences(release, poisson=poisson) for release, count in releases.items())
         epsilon, _ = rdp.compute_epsilon(rdp.DEFAULT_RDP_ORDERS, summed, delta)
         return float(epsilon)
 
@@ -274,6 +270,7 @@ def _poisson(release: Release, gap: float) -> PrivacyLossDistribution:
     )
 
 
+@functools.cache
 def _divergences(release: Release, *, poisson: bool) -> Any:
     """Return the Rényi divergences of one release, shape (orders,), at dp-accounting's usual orders."""
     from dp_accounting import dp_event

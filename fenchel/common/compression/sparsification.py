@@ -1,7 +1,8 @@
 """Choice of the entries of a vector that are sent: the largest, or entries that follow from public values.
 
-The functions return an index set, indices in ascending order (docs/specifications/fedpdm.md, section 2.5). Index sets
-that follow from a seed alone are in :mod:`fenchel.common.wire.index_sets`, as messages can contain their seed.
+The functions return an index set, indices in ascending order (docs/specifications/fedpdm.md, section 2.5). Server and
+clients derive the same index set from public values without sending it. Index sets that follow from a seed alone are
+in :mod:`fenchel.common.wire.index_sets`, as messages can contain their seed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import numpy as np
 
 from fenchel.common.arrays import Indices, Vector, require_finite
 from fenchel.common.errors import NotFiniteError
+from fenchel.common.randomness import public_seed
+from fenchel.common.settings.uplink import UplinkSparsifier
 from fenchel.common.wire.index_sets import seeded_support
 
 
@@ -107,6 +110,27 @@ def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
     first = top_k(reference, (8 * k + 5) // 10)
     others = seeded_support(seed, len(reference), k - len(first), excluded=first)
     return np.sort(np.concatenate([first, others]))
+
+
+def uplink_support(sparsifier: UplinkSparsifier, around: Vector, seed: int, t: int) -> Indices:
+    """Return the coordinates that every client sends in round ``t``, shape (k,), increasing.
+
+    Parameters
+    ----------
+    around
+        Model that the server has broadcast, shape (d,).
+    seed
+        Seed of the run.
+    """
+    own, count = public_seed(seed, "uplink support", t), kept(sparsifier.keep, around.size)
+    if sparsifier.support == "public-top-k":
+        return public_top_k(around, count, own)
+    return seeded_support(own, around.size, count)
+
+
+def downlink_seed(seed: int, t: int) -> int:
+    """Return the seed of the random coordinates that the server sends in round ``t``."""
+    return public_seed(seed, "downlink support", t)
 
 
 def _check_count(k: int, size: int) -> None:

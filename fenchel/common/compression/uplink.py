@@ -21,8 +21,7 @@ import numpy as np
 from fenchel.common.accounting.public_facts import PrivacyFacts
 from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
 from fenchel.common.arrays import Indices, Vector
-from fenchel.common.compression.shared_index_sets import uplink_support
-from fenchel.common.compression.sparsification import kept, top_k
+from fenchel.common.compression.sparsification import kept, top_k, uplink_support
 from fenchel.common.errors import PrivacyBudgetError
 from fenchel.common.randomness import generator, public_seed
 from fenchel.common.settings.uplink import Uplink
@@ -157,8 +156,7 @@ class ClientUplink:
         BudgetSpentError
             If the upload exceeds the privacy budget.
         """
-        coordinates = self._coordinates(vector, around, t, name)
-        chosen = slice(None) if coordinates is None else coordinates.indices
+        chosen, seed = self._coordinates(vector, around, t, name)
         values = self._near(vector[chosen], around[chosen])
         if self.protection is not None:
             if sensitivity is None:
@@ -174,10 +172,10 @@ class ClientUplink:
         if minus is not None:
             values = values - minus[chosen]
         rounded = values.astype(self.settings.dtype or values.dtype, copy=False)
-        if coordinates is None or coordinates.are_shared:
-            wire: Vector | SparseVector = rounded
-        else:
-            wire = SparseVector(coordinates.indices, rounded, vector.size, coordinates.seed)
+        wire: Vector | SparseVector = rounded
+        if self.settings.sparsify is not None and not self.settings.sparsify.is_shared:
+            assert not isinstance(chosen, slice)
+            wire = SparseVector(chosen, rounded, vector.size, seed)
         return Sent(chosen, rounded.astype(vector.dtype, copy=False), wire)
 
     def _near(self, values: Vector, around: Vector) -> Vector:
@@ -197,27 +195,18 @@ class ClientUplink:
         difference += around
         return difference.astype(values.dtype, copy=False)
 
-    def _coordinates(self, vector: Vector, around: Vector, t: int, name: str) -> _Coordinates | None:
+    def _coordinates(self, vector: Vector, around: Vector, t: int, name: str) -> tuple[Indices | slice, int | None]:
+        """Return the coordinates to send, and the 64-bit seed that is sent in place of random ones."""
         sparsifier = self.settings.sparsify
         if sparsifier is None:
-            return None
+            return slice(None), None
         if sparsifier.is_shared:
-            return _Coordinates(uplink_support(sparsifier, around, self.seed, t), are_shared=True)
+            return uplink_support(sparsifier, around, self.seed, t), None
         count = kept(sparsifier.keep, vector.size)
         if sparsifier.support == "top-k":
-            return _Coordinates(top_k(vector, count))
-        seed = self._support_seed(t, name)
-        return _Coordinates(seeded_support(seed, vector.size, count), seed=seed)
-
-    def _support_seed(self, t: int, name: str) -> int:
-        """Draw the 64-bit seed of a random index set. The seed is sent in place of the indices."""
+            return top_k(vector, count), None
         if self.protection is not None:
-            return self.protection.randomness.seed("support", t, name)
-        return public_seed(self.seed, self.client, t, "support", name)
-
-
-@dataclass(frozen=True)
-class _Coordinates:
-    indices: Indices
-    seed: int | None = None
-    are_shared: bool = False
+            seed = self.protection.randomness.seed("support", t, name)
+        else:
+            seed = public_seed(self.seed, self.client, t, "support", name)
+        return seeded_support(seed, vector.size, count), seed

@@ -137,41 +137,41 @@ class PublicKey:
         CredentialError
             If the text is not a public key, is damaged, or has a key that is too short.
         """
+        try:
+            return cls._parsed(text, smallest_bits)
+        except CredentialError as error:
+            raise error.at(source=source) from None
+
+    @classmethod
+    def _parsed(cls, text: str, smallest_bits: int) -> PublicKey:
         if looks_private(text):
             raise CredentialError(
                 "the file has a private key, which can decrypt the clients' values, but a public key is needed. "
                 "Use the file with the public key. If the private key has reached a machine that must not have "
-                "it, make new keys",
-                source=source,
+                "it, make new keys"
             )
-        content = parse_fields(text, PUBLIC_KIND, {"kind", "version", "fingerprint", "n"}, source)
+        content = parse_fields(text, PUBLIC_KIND, {"kind", "version", "fingerprint", "n"})
         digits = content["n"]
         if not isinstance(digits, str) or not re.fullmatch("0x[1-9a-f][0-9a-f]*", digits):
             raise CredentialError(
                 "'n' is not a hexadecimal number, such as '0x1f', so the file is damaged; copy it again, or make new "
-                "keys with fenchel keys",
-                source=source,
+                "keys with fenchel keys"
             )
-        try:
-            key = cls(int(digits, 16))
-        except CredentialError as error:
-            raise CredentialError(f"{error}", source=source) from None
+        key = cls(int(digits, 16))
         if content["fingerprint"] != key.fingerprint:
             raise CredentialError(
                 f"the fingerprint does not match the key ({key.fingerprint}), so the file is damaged or was "
-                "edited; copy it again",
-                source=source,
+                "edited; copy it again"
             )
         if key.bits < smallest_bits:
             raise CredentialError(
                 f"the key has {key.bits} bits, which is too short; make one of at least {smallest_bits} bits with "
-                "fenchel keys",
-                source=source,
+                "fenchel keys"
             )
         return key
 
 
-def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str, Any]:
+def parse_fields(text: str, kind: str, names: Set[str]) -> dict[str, Any]:
     """Return the fields of a key file; raise ``CredentialError`` if the file is invalid.
 
     The text may be secret, so errors quote only its kind and its format version.
@@ -181,8 +181,7 @@ def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str
         fields = dict(pairs)
         if len(fields) != len(pairs):
             raise CredentialError(
-                "the file has two entries of the same name; copy it again, or make new keys with fenchel keys",
-                source=source,
+                "the file has two entries of the same name; copy it again, or make new keys with fenchel keys"
             )
         return fields
 
@@ -190,32 +189,29 @@ def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str
         content = json.loads(text, object_pairs_hook=unique) if len(text) <= _LONGEST_TEXT else None
     except (ValueError, RecursionError):
         raise CredentialError(
-            f"not a {kind}: the file is not JSON, is cut off, or is nested too deeply; copy it again", source=source
+            f"not a {kind}: the file is not JSON, is cut off, or is nested too deeply; copy it again"
         ) from None
-    return check_fields(content, kind, names, source)
+    return check_fields(content, kind, names)
 
 
-def check_fields(content: object, kind: str, names: Set[str], source: str) -> dict[str, Any]:
+def check_fields(content: object, kind: str, names: Set[str]) -> dict[str, Any]:
     """Return the fields of a key; raise ``CredentialError`` for another kind, format version or set of names."""
     if not isinstance(content, dict):
-        raise CredentialError(f"not a {kind}: expected a JSON object with {sorted(names)}", source=source)
+        raise CredentialError(f"not a {kind}: expected a JSON object with {sorted(names)}")
     if content.get("kind") != kind:
         raise CredentialError(
             f"the file is of kind {content.get('kind')!r:.80}; expected a {kind}. fenchel keys makes secrets for "
-            "the clients and a public key for the server",
-            source=source,
+            "the clients and a public key for the server"
         )
     version = content.get("version")
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise CredentialError(
             f"the file has format version {version!r:.20}, but this version of Fenchel reads {FORMAT_VERSION}; "
-            "make it again with fenchel keys",
-            source=source,
+            "make it again with fenchel keys"
         )
     if content.keys() != names:
         raise CredentialError(
-            f"the entries of the file are not those of a {kind}; expected {sorted(names)}. Copy the file again",
-            source=source,
+            f"the entries of the file are not those of a {kind}; expected {sorted(names)}. Copy the file again"
         )
     return content
 

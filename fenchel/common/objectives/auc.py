@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,56 +30,55 @@ AUXILIARY = 3
 """Number of the auxiliary variables a, b and alpha."""
 
 
-@dataclass(frozen=True)
-class MinMax:
-    """Function F for one class prior.
+class MinMax(NamedTuple):
+    """Function F and its derivatives at the scores of some samples.
 
     Attributes
     ----------
-    prior
-        Class prior p, 0 < p < 1, equal for all clients (docs/specifications/codasca.md, section 1.5).
+    value
+        Value of F for each sample, shape (n,).
+    slopes
+        Derivative dF/dh for each sample, shape (n,).
+    gradient
+        Gradient of the mean of F with respect to (a, b, alpha), shape (3,).
     """
 
-    prior: float
+    value: Vector
+    slopes: Vector
+    gradient: Vector
 
-    def value(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
-        """Return the value of F for each sample, shape (n,).
 
-        Parameters
-        ----------
-        scores
-            Scores h, shape (n,).
-        positive
-            Indicators I[y=1] of the positive class, shape (n,).
-        auxiliary
-            Auxiliary variables (a, b, alpha), shape (3,).
-        """
-        p, (a, b, alpha) = self.prior, auxiliary
-        of_positive = (1 - p) * ((scores - a) ** 2 - 2 * (1 + alpha) * scores)
-        of_negative = p * ((scores - b) ** 2 + 2 * (1 + alpha) * scores)
-        return np.where(positive, of_positive, of_negative) - p * (1 - p) * alpha**2
+def min_max(prior: float, scores: Vector, positive: Positive, auxiliary: Vector) -> MinMax:
+    """Return the function F and its derivatives. A class may be missing.
 
-    def slopes(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
-        """Return the derivative dF/dh for each sample, shape (n,), given arguments as for :meth:`value`."""
-        p, (a, b, alpha) = self.prior, auxiliary
-        of_positive = 2 * (1 - p) * (scores - a - 1 - alpha)
-        of_negative = 2 * p * (scores - b + 1 + alpha)
-        return np.where(positive, of_positive, of_negative)
-
-    def gradient(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
-        """Return the gradient of the mean of F with respect to (a, b, alpha), shape (3,). A class may be missing."""
-        p, (a, b, alpha) = self.prior, auxiliary
-        n = scores.size
-        above = float(np.sum(scores, where=positive, dtype=np.float64)) / n
-        below = float(np.sum(scores, where=~positive, dtype=np.float64)) / n
-        share = float(np.count_nonzero(positive)) / n
-        return np.array(
+    Parameters
+    ----------
+    prior
+        Class prior p, 0 < p < 1, equal for all clients (docs/specifications/codasca.md, section 1.5).
+    scores
+        Scores h, shape (n,).
+    positive
+        Indicators I[y=1] of the positive class, shape (n,).
+    auxiliary
+        Auxiliary variables (a, b, alpha), shape (3,).
+    """
+    n, p, (a, b, alpha) = scores.size, prior, auxiliary
+    of_positive = (1 - p) * ((scores - a) ** 2 - 2 * (1 + alpha) * scores)
+    of_negative = p * ((scores - b) ** 2 + 2 * (1 + alpha) * scores)
+    above = float(np.sum(scores, where=positive, dtype=np.float64)) / n
+    below = float(np.sum(scores, where=~positive, dtype=np.float64)) / n
+    share = float(np.count_nonzero(positive)) / n
+    return MinMax(
+        value=np.where(positive, of_positive, of_negative) - p * (1 - p) * alpha**2,
+        slopes=np.where(positive, 2 * (1 - p) * (scores - a - 1 - alpha), 2 * p * (scores - b + 1 + alpha)),
+        gradient=np.array(
             [
                 -2 * (1 - p) * (above - float(a) * share),
                 -2 * p * (below - float(b) * (1 - share)),
                 2 * (p * below - (1 - p) * above) - 2 * p * (1 - p) * float(alpha),
             ]
-        )
+        ),
+    )
 
 
 @dataclass(frozen=True)

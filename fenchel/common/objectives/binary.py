@@ -19,7 +19,7 @@ from fenchel.common.arrays import Dense, Indices, Matrix, Vector
 from fenchel.common.data.imbalance import positive_classes
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import SettingsError
-from fenchel.common.objectives.auc import AUXILIARY, MinMax, Positive
+from fenchel.common.objectives.auc import AUXILIARY, Positive, min_max
 from fenchel.common.objectives.losses import Logistic, class_indices, require_classes
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
@@ -105,6 +105,8 @@ class BinaryObjective(Objective):
     output
         Map from the scorer's output s to the score h of the min-max function. ``none``: h = s; ``sigmoid``: h = 1 / (1
         + exp(-s)); ``l2``: h = s / ||s||, with the norm over the batch.
+    positive_classes
+        Numbers of the classes that count as positive.
     positive
         Booleans, shape (n,), true for positive samples.
     l2
@@ -129,19 +131,14 @@ class BinaryObjective(Objective):
         self.output = output
         self.l2 = l2
         self._classes = shard.classes
-        self._positive_classes = _positive_classes(shard.classes, positive)
+        self.positive_classes = _positive_classes(shard.classes, positive)
         self.features, self.positive = self._prepare(shard)
         self._loss = Logistic()
 
     def _prepare(self, shard: Shard) -> tuple[Matrix, Positive]:
         features: Matrix = shard.features.astype(self.dtype, copy=False)
         labels = class_indices(shard.labels, self._classes, "binary")
-        return features, np.isin(labels, self._positive_classes)
-
-    @property
-    def positive_classes(self) -> tuple[int, ...]:
-        """Numbers of the classes that count as positive."""
-        return self._positive_classes
+        return features, np.isin(labels, self.positive_classes)
 
     @property
     def positives(self) -> int:
@@ -159,27 +156,21 @@ class BinaryObjective(Objective):
 
     # Scores
 
-    def scores(self, w: Vector, shard: Shard | None = None) -> tuple[Vector, Positive]:
-        """Return the scores h of samples after the output map, and indicators of the positive samples.
+    def scores(self, w: Vector, rows: Indices) -> tuple[Vector, Positive]:
+        """Return the scores h of a batch of samples after the output map, and indicators of the positive samples.
 
         Parameters
         ----------
         w
             Weights of the scorer, shape (d,).
-        shard
-            Shard of samples; ``None`` for the objective's own samples.
+        rows
+            Positions of the samples, shape (n,).
 
         Returns
         -------
         tuple[Vector, Positive]
-            Scores of the objective's dtype, shape (n,), and booleans, shape (n,). With the output ``l2``, all samples
-            of the shard form one batch.
+            Scores of the objective's dtype, shape (n,), and booleans, shape (n,).
         """
-        features, positive = (self.features, self.positive) if shard is None else self._prepare(shard)
-        return self._activated(self.scorer.scores(w, features))[0], positive
-
-    def scores_of(self, w: Vector, rows: Indices) -> tuple[Vector, Positive]:
-        """Return scores and indicators as :meth:`scores`, for a batch of the objective's own samples."""
         features, positive = self._take(rows)
         return self._activated(self.scorer.scores(w, features))[0], positive
 
@@ -227,14 +218,14 @@ class BinaryObjective(Objective):
         features, positive = self._take(rows)
         raw, pull_back = self.scorer.differentiated(w, features)
         h, through_output = self._activated(raw)
-        f = MinMax(prior)
-        slopes = (f.slopes(h, positive, auxiliary) / rows.size).astype(self.dtype, copy=False)
+        f = min_max(prior, h, positive, auxiliary)
+        slopes = (f.slopes / rows.size).astype(self.dtype, copy=False)
         g = np.empty_like(point)
         g[:-AUXILIARY] = pull_back(through_output(slopes))
         if self.l2:
             g[:-AUXILIARY] += self.l2 * w
-        g[-AUXILIARY:] = f.gradient(h, positive, auxiliary) * (1, 1, -1)
-        return float(np.mean(f.value(h, positive, auxiliary), dtype=np.float64)), g
+        g[-AUXILIARY:] = f.gradient * (1, 1, -1)
+        return float(np.mean(f.value, dtype=np.float64)), g
 
     def _take(self, rows: Indices) -> tuple[Matrix, Positive]:
         if rows is self.all_rows:  # avoid a copy of the whole data set

@@ -33,11 +33,6 @@ NEWTON_LIMIT = 200
 """Limit on Newton's iterations. About ln(q) + 5 suffice, such as 26 for a curvature of 1e9."""
 
 
-def conjugate_curvature(loss: MarginLoss) -> float | None:
-    """Return the curvature s of the loss's conjugate, or ``None`` if the conjugate is not quadratic."""
-    return loss.conjugate_curvature
-
-
 def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
     """Return the nearest dual variables with a finite conjugate, shape (n,).
 

@@ -144,9 +144,12 @@ class LinearObjective(Objective):
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian at ``w`` times ``v``, all of shape (d,), with one-sided values at corners of hinges."""
         self.require(self.samples)
-        direction = self.scores(self.features, v)
-        curved = self.score_loss.curve(self.scores(self.features, w), self.targets, direction)
-        result = _mean_outer(self.features, curved)
+        return self.curved(self.scores(self.features, w), w, v)
+
+    def curved(self, scores: Dense, w: Vector, v: Vector) -> Vector:
+        """Return :meth:`hessian_vector` for known scores of all samples at ``w``."""
+        curves = self.score_loss.curve(scores, self.targets, self.scores(self.features, v))
+        result = _mean_outer(self.features, curves)
         if self.l2:
             result += self.l2 * v
         if self.nonconvex:

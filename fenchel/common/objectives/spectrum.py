@@ -37,13 +37,10 @@ def largest_eigenvalue(features: Matrix) -> float:
         return 0.0
     if min(samples, columns) <= EXACT_UP_TO:
         return _exact(features) / samples * (1 + 1e-12)
-    trace = float(np.sum(np.square(_entries(features)), dtype=np.float64))
+    entries = features.data if is_sparse(features) else features
+    trace = float(np.sum(np.square(entries), dtype=np.float64))
     # Lanczos's estimate converges from below, so a margin of 1 % makes it an upper bound.
     return min(1.01 * _lanczos(features), trace) / samples
-
-
-def _entries(features: Matrix) -> NDArray[Any]:
-    return features.data if is_sparse(features) else features
 
 
 def _exact(features: Matrix) -> float:

@@ -47,7 +47,9 @@ def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Ge
     """
     w = start.astype(problem.objective.dtype)
     solver = chosen(settings, problem.objective)
-    check_fit(solver, problem.objective, lambda: problem.strong_convexity, lambda: problem.smoothness)
+    check_fit(
+        solver, problem.objective, lambda: problem.objective.strong_convexity, lambda: problem.objective.smoothness
+    )
     match solver:
         case GradientSolver():
             return gradient.gradient_descent(problem, w, solver)

@@ -31,8 +31,8 @@ def _step_size(problem: Tilted, settings: GradientSolver) -> float:
     if isinstance(settings.step_size, float):
         return settings.step_size
     if settings.step_size == "2/(alpha+beta)":
-        return 2 / (problem.strong_convexity + problem.smoothness)
-    beta = problem.smoothness
+        return 2 / (problem.objective.strong_convexity + problem.objective.smoothness)
+    beta = problem.objective.smoothness
     return 1 / beta if beta else 1.0
 
 
@@ -40,7 +40,7 @@ def _cure(problem: Tilted, settings: GradientSolver) -> str:
     """Return the advice of a ``DivergedError``, with the largest safe step size if the smoothness beta is known."""
     if not isinstance(settings.step_size, float):
         return NOT_OURS
-    beta, most = problem.smoothness, 1 if settings.accelerated else 2
+    beta, most = problem.objective.smoothness, 1 if settings.accelerated else 2
     known = f"at most {most}/beta = {most / beta:.3g} is safe" if 0 < beta < math.inf else "give a smaller one"
     return too_long("solver.step_size", settings.step_size, known)
 
@@ -61,7 +61,7 @@ def _accelerated(point: Point, s: float, goal: StoppingCriterion) -> Solved:
     iterations, the result is the last w.
     """
     w, v, done = point.w, point, 0
-    for m in _momenta(max(point.problem.strong_convexity, 0.0) * s):
+    for m in _momenta(max(point.problem.objective.strong_convexity, 0.0) * s):
         if goal.reached(v):
             break
         w, before = _stepped(v, s), w

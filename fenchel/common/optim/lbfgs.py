@@ -67,7 +67,7 @@ def _search(first: Point, value: Callable[[Point], float], goal: StoppingCriteri
 
     if limit < 1 or goal.reached(first):
         return first, 0
-    beta = first.problem.smoothness
+    beta = first.problem.objective.smoothness
     length = first.norm / beta if math.isfinite(beta) else 1.0
     last = first
 

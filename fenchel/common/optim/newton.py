@@ -126,5 +126,5 @@ def _hessian_of_linear(point: LinearPoint) -> Dense:
             here, there = slice(k * width, (k + 1) * width), slice(other * width, (other + 1) * width)
             hessian[here, there] = block
             hessian[there, here] = block.T
-    hessian[np.diag_indices_from(hessian)] += objective.l2 + point.problem.proximal
+    hessian[np.diag_indices_from(hessian)] += objective.l2
     return hessian

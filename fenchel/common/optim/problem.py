@@ -1,6 +1,6 @@
 """Local problem of a client, and the quantities that solvers use.
 
-    phi(w) = f(w) - <w, tilt> + (mu/2) ||w - anchor||^2
+    phi(w) = f(w) - <w, tilt>
 
 where f is the client's objective. In FedDCD the tilt is the client's dual variable y
 (docs/specifications/feddcd.md, section 1.3): the minimiser of ``f(w) - <w, y>`` is the gradient of the conjugate of f
@@ -24,7 +24,7 @@ ROUNDING = 64
 
 @dataclass(frozen=True)
 class Tilted:
-    """Objective of a client plus a linear term and a quadratic penalty on the distance to an anchor.
+    """Objective of a client plus a linear term.
 
     Attributes
     ----------
@@ -32,76 +32,28 @@ class Tilted:
         Objective f, the mean loss of the client's samples plus its penalty.
     tilt
         Coefficients of the linear term, shape (d,), converted to the objective's dtype.
-    proximal
-        Weight mu of the quadratic term, at least 0.
-    anchor
-        Anchor of the quadratic term, shape (d,), converted to the objective's dtype; ``None`` if ``proximal`` is 0.
     """
 
     objective: Objective
     tilt: Vector
-    proximal: float = 0.0
-    anchor: Vector | None = None
 
     def __post_init__(self) -> None:
-        if self.proximal < 0 or (self.anchor is None) != (self.proximal == 0):
-            raise ValueError(
-                f"the proximal weight is {self.proximal:g} {'without' if self.anchor is None else 'with'} an anchor; "
-                "give an anchor and a weight above 0, or neither"
-            )
-        for name in ("tilt", "anchor"):
-            vector = getattr(self, name)
-            if vector is None:
-                continue
-            if vector.shape != (self.dimension,):
-                raise ValueError(f"{name} has shape {vector.shape}; expected ({self.dimension},), the shape of a model")
-            object.__setattr__(self, name, vector.astype(self.objective.dtype, copy=False))
+        if self.tilt.shape != (self.dimension,):
+            raise ValueError(f"tilt has shape {self.tilt.shape}; expected ({self.dimension},), the shape of a model")
+        object.__setattr__(self, "tilt", self.tilt.astype(self.objective.dtype, copy=False))
 
     @property
     def dimension(self) -> int:
         """Dimension d of a model."""
         return self.objective.dimension
 
-    @property
-    def smoothness(self) -> float:
-        """Upper bound beta on the Lipschitz constant of the gradient, infinity if none is known."""
-        return self.objective.smoothness + self.proximal
-
-    @property
-    def strong_convexity(self) -> float:
-        """Lower bound alpha on the strong convexity, -infinity if none is known."""
-        return self.objective.strong_convexity + self.proximal
-
-    def value(self, w: Vector) -> float:
-        """Return phi at ``w``, shape (d,)."""
-        return self.objective.value(w) + sum(self.terms(w))
-
     def gradient(self, w: Vector) -> Vector:
         """Return the gradient of phi at ``w``, both of shape (d,)."""
-        return self.objective.gradient(w) + self.slant(w)
+        return self.objective.gradient(w) - self.tilt
 
     def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
         """Return the gradient of phi at ``w``, with the mean loss of the samples ``rows`` alone, shape (d,)."""
-        return self.objective.batch_gradient(w, rows) + self.slant(w)
-
-    def hessian_vector(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian of phi at ``w`` times ``v``, all of shape (d,)."""
-        curved = self.objective.hessian_vector(w, v)
-        return curved + self.proximal * v if self.proximal else curved
-
-    def terms(self, w: Vector) -> tuple[float, float]:
-        """Return the values of the linear and the quadratic term at ``w``, shape (d,)."""
-        tie = 0.0
-        if self.anchor is not None:
-            apart = w - self.anchor
-            tie = 0.5 * self.proximal * float(apart @ apart)
-        return -float(w @ self.tilt), tie
-
-    def slant(self, w: Vector) -> Vector:
-        """Return the gradient of the linear and the quadratic term at ``w``, both of shape (d,)."""
-        if self.anchor is None:
-            return -self.tilt
-        return self.proximal * (w - self.anchor) - self.tilt
+        return self.objective.batch_gradient(w, rows) - self.tilt
 
 
 @dataclass(frozen=True)
@@ -138,18 +90,23 @@ class Point:
 
     @cached_property
     def own_value(self) -> float:
-        """Objective f(w), without the linear and the quadratic term."""
+        """Objective f(w), without the linear term."""
         return self.problem.objective.value(self.w)
+
+    @cached_property
+    def linear_term(self) -> float:
+        """Linear term ``-<w, tilt>``."""
+        return -float(self.w @ self.problem.tilt)
 
     @cached_property
     def value(self) -> float:
         """Value phi(w)."""
-        return self.own_value + sum(self.problem.terms(self.w))
+        return self.own_value + self.linear_term
 
     @cached_property
     def blur(self) -> float:
         """Bound on the rounding error of differences of function values."""
-        size = abs(self.own_value) + sum(map(abs, self.problem.terms(self.w)))
+        size = abs(self.own_value) + abs(self.linear_term)
         return ROUNDING * float(np.finfo(self.w.dtype).eps) * size
 
     @cached_property
@@ -171,8 +128,8 @@ class Point:
         return self.norm
 
     def hessian_vector(self, v: Vector) -> Vector:
-        """Return the Hessian of phi times ``v``, both of shape (d,); see :meth:`Tilted.hessian_vector`."""
-        return self.problem.hessian_vector(self.w, v)
+        """Return the Hessian of phi times ``v``, both of shape (d,)."""
+        return self.problem.objective.hessian_vector(self.w, v)
 
 
 class LinearPoint(Point):
@@ -190,7 +147,7 @@ class LinearPoint(Point):
 
     @cached_property
     def own_value(self) -> float:
-        """Objective f(w), without the linear and the quadratic term."""
+        """Objective f(w), without the linear term."""
         losses = self.objective.score_loss.value(self.scores, self.objective.targets)
         return float(losses.sum(dtype=np.float64)) / self.objective.samples + self.objective.penalty(self.w)
 
@@ -203,7 +160,7 @@ class LinearPoint(Point):
     def gradient(self) -> Vector:
         """The gradient of phi, shape (d,)."""
         own = self.objective.combine(self.objective.features, self.slopes.copy(), self.w)
-        return own + self.problem.slant(self.w)
+        return own - self.problem.tilt
 
     @property
     def contributions(self) -> float:
@@ -215,10 +172,4 @@ class LinearPoint(Point):
 
     def hessian_vector(self, v: Vector) -> Vector:
         """Return the Hessian of phi times ``v``, both of shape (d,)."""
-        features, targets = self.objective.features, self.objective.targets
-        direction = self.objective.scores(features, v)
-        curved = self.objective.score_loss.curve(self.scores, targets, direction)
-        product = self.objective.combine(features, curved, v)
-        if self.problem.proximal:
-            product += self.problem.proximal * v
-        return product
+        return self.objective.curved(self.scores, self.w, v)

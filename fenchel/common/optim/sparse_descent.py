@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -75,12 +75,55 @@ def descend(
         return iterate.value()
 
 
-class _Batch(Protocol):
+@dataclass(frozen=True)
+class _DenseBatch:
+    x: Dense
+
     def scores(self, v: Vector) -> Vector:
         """Return the scores ``X_B v``, shape (b,)."""
+        return self.x @ v
 
     def subtract_from(self, v: Vector, weights: Vector) -> None:
         """Subtract ``X_B^T weights`` from ``v`` in place, given weights of shape (b,)."""
+        v -= weights @ self.x
+
+
+@dataclass(frozen=True)
+class _SparseBatch:
+    x: scipy.sparse.csr_array
+
+    def scores(self, v: Vector) -> Vector:
+        return self.x @ v
+
+    def subtract_from(self, v: Vector, weights: Vector) -> None:
+        # Samples may share a feature, and v[columns] -= ... would apply only one of their updates.
+        np.subtract.at(v, self.x.indices, np.repeat(weights, np.diff(self.x.indptr)) * self.x.data)
+
+
+@dataclass(frozen=True)
+class _SparseSample:
+    """One row of a sparse matrix, accessed directly because SciPy's row slicing is slow."""
+
+    columns: NDArray[np.signedinteger[Any]]
+    values: Vector
+
+    def scores(self, v: Vector) -> Vector:
+        return np.array([self.values @ v[self.columns]], v.dtype)
+
+    def subtract_from(self, v: Vector, weights: Vector) -> None:
+        np.subtract.at(v, self.columns, weights[0] * self.values)
+
+
+_Batch: TypeAlias = _DenseBatch | _SparseBatch | _SparseSample
+
+
+def _batch(features: Matrix, rows: Indices) -> _Batch:
+    if not is_sparse(features):
+        return _DenseBatch(features[rows])
+    if rows.size > 1:
+        return _SparseBatch(features[rows])
+    start, end = features.indptr[rows[0] : rows[0] + 2]
+    return _SparseSample(features.indices[start:end], features.data[start:end])
 
 
 class _Iterate:
@@ -109,49 +152,3 @@ class _Iterate:
     def value(self) -> Vector:
         v: Vector = self.s * self.u
         return v if self.c is None else v + self.r * self.c
-
-
-def _batch(features: Matrix, rows: Indices) -> _Batch:
-    if not is_sparse(features):
-        return _DenseBatch(features[rows])
-    if rows.size > 1:
-        return _SparseBatch(features[rows])
-    start, end = features.indptr[rows[0] : rows[0] + 2]
-    return _SparseSample(features.indices[start:end], features.data[start:end])
-
-
-@dataclass(frozen=True)
-class _DenseBatch:
-    x: Dense
-
-    def scores(self, v: Vector) -> Vector:
-        return self.x @ v
-
-    def subtract_from(self, v: Vector, weights: Vector) -> None:
-        v -= weights @ self.x
-
-
-@dataclass(frozen=True)
-class _SparseBatch:
-    x: scipy.sparse.csr_array
-
-    def scores(self, v: Vector) -> Vector:
-        return self.x @ v
-
-    def subtract_from(self, v: Vector, weights: Vector) -> None:
-        # Samples may share a feature, and v[columns] -= ... would apply only one of their updates.
-        np.subtract.at(v, self.x.indices, np.repeat(weights, np.diff(self.x.indptr)) * self.x.data)
-
-
-@dataclass(frozen=True)
-class _SparseSample:
-    """One row of a sparse matrix, accessed directly because SciPy's row slicing is slow."""
-
-    columns: NDArray[np.signedinteger[Any]]
-    values: Vector
-
-    def scores(self, v: Vector) -> Vector:
-        return np.array([self.values @ v[self.columns]], v.dtype)
-
-    def subtract_from(self, v: Vector, weights: Vector) -> None:
-        np.subtract.at(v, self.columns, weights[0] * self.values)

@@ -95,11 +95,9 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
         Advice for errors if iterates are not finite.
     """
     limit = stop.steps or LIMIT
-    if stop.gradient is not None:
-        return StoppingCriterion(limit, stop.gradient, kind=kind, cure=cure)
     if stop.accuracy is None:
-        return StoppingCriterion(limit, kind=kind, cure=cure)
-    alpha, beta = first.problem.strong_convexity, first.problem.smoothness
+        return StoppingCriterion(limit, stop.gradient or 0.0, kind=kind, cure=cure)
+    alpha, beta = first.problem.objective.strong_convexity, first.problem.objective.smoothness
     epsilon = float(np.finfo(first.w.dtype).eps)
     return StoppingCriterion(
         limit,

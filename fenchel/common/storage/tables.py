@@ -33,14 +33,9 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _amended(table: pa.Table, last: Mapping[str, float]) -> pa.Table:
     """Return a table with values replaced in its last row."""
-    for place, field in enumerate(table.schema):
-        if table.num_rows and field.name in last:
-            column = pa.chunked_array(
-                [*table[place].slice(0, table.num_rows - 1).chunks, pa.array([last[field.name]], field.type)],
-                field.type,
-            )
-            table = table.set_column(place, field, column)
-    return table
+    place = max(table.num_rows - 1, 0)
+    amended = [{name: last.get(name, value) for name, value in row.items()} for row in table.slice(place).to_pylist()]
+    return pa.concat_tables([table.slice(0, place), pa.Table.from_pylist(amended, table.schema)])
 
 
 def _growing(path: Path) -> Path:

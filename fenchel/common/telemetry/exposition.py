@@ -52,9 +52,9 @@ class Exposition:
             made.set(math.nan)
         return made
 
-    def histogram(self, name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        """Return a metric that counts observations by bucket; ``buckets`` are the upper bounds."""
-        return self._library.Histogram(name, meaning, labels, registry=self._registry, buckets=buckets)
+    def histogram(self, name: str, meaning: str, *labels: str) -> Histogram:
+        """Return a metric that counts durations by bucket."""
+        return self._library.Histogram(name, meaning, labels, registry=self._registry, buckets=LATENCIES)
 
     def info(self, name: str, meaning: str, **values: str) -> None:
         """Add constant texts, as the labels of a metric with the value 1."""
@@ -63,11 +63,3 @@ class Exposition:
     def text(self) -> bytes:
         """Return the current values of all metrics. Any thread may call this method."""
         return self._library.generate_latest(self._registry)
-
-    def names(self) -> set[str]:
-        """Return the names of all possible series, including the suffixes of histograms."""
-        found = set()
-        for family in self._registry.collect():
-            endings = {"counter": ["_total"], "info": ["_info"], "histogram": ["_bucket", "_sum", "_count"]}
-            found |= {family.name + ending for ending in endings.get(family.type, [""])}
-        return found

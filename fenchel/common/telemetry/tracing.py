@@ -87,10 +87,8 @@ class Tracing:
 
 def endpoint(environment: Mapping[str, str] = os.environ) -> str:
     """Return the address to which traces are sent, according to the standard variables."""
-    for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
-        if environment.get(name):
-            return environment[name]
-    return "http://localhost:4317"
+    of_traces, of_all = (environment.get(f"OTEL_EXPORTER_OTLP_{name}") for name in ("TRACES_ENDPOINT", "ENDPOINT"))
+    return of_traces or of_all or "http://localhost:4317"
 
 
 def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:

@@ -26,6 +26,7 @@ log = logging.getLogger("fenchel.server")
 REVOKED = "revoked.pem"
 _BEGIN, _END = b"-----BEGIN X509 CRL-----", b"-----END X509 CRL-----"
 _BLOCK = re.compile(_BEGIN + rb"[^-]++" + _END)
+_UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 
 Revoked: TypeAlias = Mapping[tuple[bytes, int], datetime]
 """Times of revocation, by the issuer's name (DER) and the serial number of a certificate."""
@@ -46,16 +47,10 @@ def read_revoked(folder: Path) -> Revoked:
         If a file is unreadable, or no authority of the folder has signed a list.
     """
     path = folder / REVOKED
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
+    lists = _lists(path)
+    if lists is None:
         return {}
-    except OSError as error:
-        raise CredentialError(
-            f"the revocation list cannot be read ({error.strerror}); check its permissions", source=path
-        ) from None
-    blocks = _blocks(text, path)
-    if not blocks:
+    if not lists:
         raise CredentialError(
             "not a revocation list in PEM format; use the one that fenchel certs revoke wrote", source=path
         )
@@ -66,40 +61,19 @@ def read_revoked(folder: Path) -> Revoked:
             f"the revocation list cannot be read ({error}); copy it again", source=folder / AUTHORITY
         ) from None
     found: dict[tuple[bytes, int], datetime] = {}
-    for block in blocks:
-        found |= _entries(block, authorities, path)
+    for revoked in lists.values():
+        try:
+            issuer = revoked.issuer
+            found |= {(issuer.public_bytes(), each.serial_number): each.revocation_date_utc for each in revoked}
+        except _UNREADABLE:
+            raise _damaged(path) from None
+        if not any(_signed(revoked, authority) for authority in authorities):
+            raise CredentialError(
+                f"the revocation list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} of "
+                "the same folder; copy the list again from the folder to which fenchel certs revoke wrote it",
+                source=path,
+            )
     return found
-
-
-def _blocks(text: bytes, path: Path) -> list[bytes]:
-    """Return the lists in the bytes of a file. Raise ``CredentialError`` if one of them is cut off."""
-    blocks = _BLOCK.findall(text)
-    if blocks and max(text.count(_BEGIN), text.count(_END)) > len(blocks):
-        raise _damaged(path)
-    return blocks
-
-
-def _damaged(path: Path) -> CredentialError:
-    return CredentialError(
-        "the revocation list is damaged; copy it again from the folder to which fenchel certs revoke wrote it",
-        source=path,
-    )
-
-
-def _entries(block: bytes, authorities: Sequence[x509.Certificate], path: Path) -> dict[tuple[bytes, int], datetime]:
-    try:
-        revoked = x509.load_pem_x509_crl(block)
-        issuer = revoked.issuer
-        entries = {(issuer.public_bytes(), each.serial_number): each.revocation_date_utc for each in revoked}
-    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
-        raise _damaged(path) from None
-    if not any(_signed(revoked, authority) for authority in authorities):
-        raise CredentialError(
-            f"the revocation list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} of the "
-            "same folder; copy the list again from the folder to which fenchel certs revoke wrote it",
-            source=path,
-        )
-    return entries
 
 
 def lists_signed_by(authorities: Sequence[x509.Certificate], folder: Path) -> list[bytes]:
@@ -107,26 +81,37 @@ def lists_signed_by(authorities: Sequence[x509.Certificate], folder: Path) -> li
 
     Raise ``CredentialError`` if the file cannot be read, or one of its lists is damaged.
     """
-    path = folder / REVOKED
-    if not authorities:
-        return []
+    lists = (_lists(folder / REVOKED) if authorities else None) or {}
+    return [block for block, revoked in lists.items() if any(_signed(revoked, each) for each in authorities)]
+
+
+def _lists(path: Path) -> dict[bytes, x509.CertificateRevocationList] | None:
+    """Return the lists in a file by their PEM form, or ``None`` if there is no file.
+
+    Raise ``CredentialError`` if the file cannot be read, or one of its lists is damaged or cut off.
+    """
     try:
-        blocks = _blocks(path.read_bytes(), path)
+        text = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return None
     except OSError as error:
         raise CredentialError(
             f"the revocation list cannot be read ({error.strerror}); check its permissions", source=path
         ) from None
-    found = []
-    for block in blocks:
-        try:
-            revoked = x509.load_pem_x509_crl(block)
-        except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
-            raise _damaged(path) from None
-        if any(_signed(revoked, authority) for authority in authorities):
-            found.append(block)
-    return found
+    blocks = _BLOCK.findall(text)
+    if blocks and max(text.count(_BEGIN), text.count(_END)) > len(blocks):
+        raise _damaged(path)
+    try:
+        return {block: x509.load_pem_x509_crl(block) for block in blocks}
+    except _UNREADABLE:
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> CredentialError:
+    return CredentialError(
+        "the revocation list is damaged; copy it again from the folder to which fenchel certs revoke wrote it",
+        source=path,
+    )
 
 
 def _signed(revoked: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:

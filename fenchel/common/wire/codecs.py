@@ -65,7 +65,7 @@ class OutlinePart(NamedTuple):
     dtype
         Data type of the entries of an array that is not encrypted.
     shape
-        Shape of a dense array.
+        Shape of the array; empty for scalars.
     lengths
         Bytes of each piece in the body, without padding. The entries come last.
     drawn
@@ -132,9 +132,10 @@ class Codec(ABC):
     def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Any:
         """Return the value in the pieces of a body."""
 
-    @abstractmethod
     def describe(self, part: OutlinePart) -> Description:
         """Return a summary of the descriptor."""
+        dtype = "" if part.dtype is None else part.dtype.name
+        return Description(part.item.name, self.kind, dtype, part.shape, sum(part.lengths))
 
     @abstractmethod
     def detached(self, value: Any) -> Any:
@@ -186,9 +187,6 @@ class _Dense(ArrayCodec):
 
     def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
         return _numbers(part, pieces).reshape(part.shape)
-
-    def describe(self, part: OutlinePart) -> Description:
-        return Description(part.item.name, self.kind, _named(part.item.dense.dtype), part.shape, sum(part.lengths))
 
     def detached(self, value: Array) -> Array:
         return value.copy()
@@ -242,7 +240,7 @@ class _Sparse(ArrayCodec):
         dtype = _dtype(sparse.dtype)
         lengths = sparse.index_bytes, sparse.count * dtype.itemsize
         drawn = sparse.size if sparse.encoding == pb.SEEDED else 0
-        return OutlinePart(item, self, dtype, lengths=lengths, drawn=drawn)
+        return OutlinePart(item, self, dtype, (sparse.size,), lengths, drawn)
 
     def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> SparseVector:
         sparse, values = part.item.sparse, _numbers(part, pieces)
@@ -250,9 +248,7 @@ class _Sparse(ArrayCodec):
         return SparseVector(indices, values, sparse.size, sparse.seed if sparse.encoding == pb.SEEDED else None)
 
     def describe(self, part: OutlinePart) -> Description:
-        sparse = part.item.sparse
-        dtype, size = _named(sparse.dtype), sum(part.lengths)
-        return Description(part.item.name, self.kind, dtype, (sparse.size,), size, entries=sparse.count)
+        return super().describe(part)._replace(entries=part.item.sparse.count)
 
     def detached(self, value: SparseVector) -> SparseVector:
         return replace(value, indices=value.indices.copy(), values=value.values.copy())
@@ -301,15 +297,15 @@ class _Ciphertexts(Codec):
         return value
 
     def part(self, item: pb.Array) -> OutlinePart:
-        return OutlinePart(item, self, lengths=(self._announced(item).size,))
+        announced = self._announced(item)
+        return OutlinePart(item, self, shape=(announced.count,), lengths=(announced.size,))
 
     def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Ciphertexts:
         return self._announced(part.item, pieces[0])
 
     def describe(self, part: OutlinePart) -> Description:
         sent = part.item.ciphertexts
-        size, key = sum(part.lengths), sent.key_id.hex()
-        return Description(part.item.name, self.kind, "", (sent.count,), size, key, additions=sent.additions)
+        return super().describe(part)._replace(key=sent.key_id.hex(), additions=sent.additions)
 
     def detached(self, value: Ciphertexts) -> Ciphertexts:
         return replace(value, data=bytes(value.data))
@@ -348,7 +344,7 @@ class _Scalar(Codec):
         return scalar
 
     def describe(self, part: OutlinePart) -> Description:
-        return Description(part.item.name, self.kind, part.item.scalar.WhichOneof("value") or "", (), 0)
+        return super().describe(part)._replace(dtype=part.item.scalar.WhichOneof("value") or "")
 
     def detached(self, value: Scalar | np.generic) -> Scalar | np.generic:
         return value
@@ -421,10 +417,6 @@ def _dtype(code: pb.DType.ValueType) -> np.dtype[Any]:
     if dtype is None:
         raise PayloadError(f"the array has a dtype of code {code}, which this version of Fenchel does not know")
     return dtype
-
-
-def _named(code: pb.DType.ValueType) -> str:
-    return pb.DType.Name(code).lower()
 
 
 def _bytes_of(array: Array) -> Buffer:

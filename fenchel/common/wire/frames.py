@@ -102,7 +102,7 @@ class Body:
         """Make all frames, if they are kept. Unless :attr:`refers_to_arrays`, the arrays may change afterwards."""
         if self._kept is not None:
             for start in range(0, self.size, CHUNK_BYTES):
-                self._keep(self._kept, start)
+                self._frame(start)
 
     @property
     def refers_to_arrays(self) -> bool:
@@ -116,23 +116,16 @@ class Body:
     def frames(self, offset: int = 0) -> Iterator[bytes]:
         """Yield the frames of the body from byte ``offset`` on, a multiple of ``CHUNK_BYTES``."""
         for start in range(offset, self.size, CHUNK_BYTES):
-            yield self._frame(start)
+            yield bytes(self._frame(start))
 
-    def _frame(self, start: int) -> bytes:
+    def _frame(self, start: int) -> Buffer:
         if self._kept is None:
-            return self._made(start)
-        frame = self._keep(self._kept, start)
-        return frame if isinstance(frame, bytes) else bytes(frame)
-
-    def _keep(self, kept: dict[int, Buffer], start: int) -> Buffer:
-        if start not in kept:
-            kept[start] = self._made(start)
-            if len(kept) * CHUNK_BYTES >= self.size:
+            return b"".join(self._pieces(start))
+        if start not in self._kept:
+            self._kept[start] = b"".join(self._pieces(start))
+            if len(self._kept) * CHUNK_BYTES >= self.size:
                 self._segments = ()  # all frames are kept, so the arrays may be freed
-        return kept[start]
-
-    def _made(self, start: int) -> bytes:
-        return b"".join(self._pieces(start))
+        return self._kept[start]
 
     def opening(self, head: bytes, start: int) -> bytes | None:
         """Return a frame with a head and the chunk of the body at byte ``start``.

@@ -58,24 +58,6 @@ def check_seed(seed: int, indices: Indices, size: int) -> None:
         raise PayloadError(f"the indices differ from the index set of the seed {seed}")
 
 
-def bits(encoding: Encoding, indices: Indices, size: int) -> int:
-    """Return the size of an encoded index set in bits, without padding (docs/specifications/fedpdm.md, section 2.1).
-
-    Raise ``ValueError`` if the encoding does not apply.
-    """
-    if encoding == pb.DELTA_VARINT:
-        return 8 * sum(int(_varint_lengths(gaps).sum(dtype=np.int64)) for gaps in _gaps(indices))
-    if encoding == pb.INDEX_LIST:
-        return len(indices) * _width(size)
-    if encoding == pb.BITMAP:
-        return size
-    if encoding == pb.SEEDED:
-        return SEED_BITS
-    if encoding == pb.EVERY_ENTRY and len(indices) == size:
-        return 0
-    raise ValueError(f"{len(indices)} of {size} indices cannot travel in encoding {encoding}")
-
-
 def smallest(indices: Indices, size: int, *, seeded: bool = False) -> Encoding:
     """Return the encoding that takes the fewest bits, and the faster one if two take the same.
 
@@ -92,14 +74,15 @@ def smallest(indices: Indices, size: int, *, seeded: bool = False) -> Encoding:
     if seeded and size <= MAX_SEEDED_SIZE:
         costs[pb.SEEDED] = SEED_BITS
     if 8 * len(indices) <= min(costs.values()):  # cannot be smaller: each difference takes at least a byte
-        costs = {pb.DELTA_VARINT: bits(pb.DELTA_VARINT, indices, size), **costs}
+        length = sum(int(_varint_lengths(gaps).sum(dtype=np.int64)) for gaps in _gaps(indices))
+        costs = {pb.DELTA_VARINT: 8 * length, **costs}
     return min(costs, key=costs.__getitem__)
 
 
 def pack(encoding: Encoding, indices: Indices, size: int) -> bytes:
     """Return the encoded index set, which is empty if it needs no indices. A seed is part of the descriptor."""
     if encoding == pb.DELTA_VARINT:
-        return _pack_varint(indices)
+        return b"".join(map(_packed_varint, _gaps(indices)))
     if encoding == pb.INDEX_LIST:
         return _pack_list(indices, _width(size))
     if encoding == pb.BITMAP:
@@ -302,12 +285,8 @@ def _varint_lengths(gaps: Indices) -> Octets:
     return lengths
 
 
-def _pack_varint(indices: Indices) -> bytes:
-    """Return the differences of increasing indices in LEB128: 7 bits a byte, low bits first."""
-    return b"".join(_packed_varint(gaps) for gaps in _gaps(indices))
-
-
 def _packed_varint(numbers: Indices) -> bytes:
+    """Return numbers in LEB128: 7 bits a byte, low bits first."""
     lengths = _varint_lengths(numbers)
     longest = int(lengths.max())
     if longest == 1:

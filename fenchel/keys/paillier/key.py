@@ -103,33 +103,25 @@ class PrivateKey:
         }
 
     @classmethod
-    def from_fields(cls, fields: object, source: str) -> PrivateKey:
+    def from_fields(cls, fields: object) -> PrivateKey:
         """Read a key from the fields of :meth:`to_fields`.
-
-        Parameters
-        ----------
-        source
-            Path of the file, for errors.
 
         Raises
         ------
         CredentialError
             If a field is missing or invalid, or the fields do not form a key.
         """
-        fields = check_fields(fields, PRIVATE_KIND, _FIELDS, source)
-        try:
-            key = cls(
-                _number(fields["p"], "p"),
-                _number(fields["q"], "q"),
-                _numbers(fields["p_factors"], "p_factors"),
-                _numbers(fields["q_factors"], "q_factors"),
+        fields = check_fields(fields, PRIVATE_KIND, _FIELDS)
+        key = cls(
+            _number(fields["p"], "p"),
+            _number(fields["q"], "q"),
+            _numbers(fields["p_factors"], "p_factors"),
+            _numbers(fields["q_factors"], "q_factors"),
+        )
+        if key.public.n != _number(fields["n"], "n"):
+            raise CredentialError(
+                "private key: n is not the product of p and q, so the key is damaged; copy the file again"
             )
-            if key.public.n != _number(fields["n"], "n"):
-                raise CredentialError(
-                    "private key: n is not the product of p and q, so the key is damaged; copy the file again"
-                )
-        except CredentialError as error:
-            raise CredentialError(f"{error}", source=source) from None
         return key
 
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.round_columns import COUNTS, PARTS, SOCKETS, TIMES, Row
-from fenchel.common.telemetry.exposition import LATENCIES, Exposition
+from fenchel.common.telemetry.exposition import Exposition
 from fenchel.fleet.calls import Call
 from fenchel.server.membership.client_status import STATES, State, state_of
 from fenchel.server.telemetry.observer import Observer, OngoingRun
@@ -43,7 +43,7 @@ class ServerMetrics(Observer):
         self._rounds = made.counter("fenchel_rounds_total", "Rounds done by this process.")
         self._begun = made.gauge("fenchel_round", "The round that goes on, or went on last.")
         self._ended = made.gauge("fenchel_round_ended_timestamp_seconds", "When the last round was done.")
-        self._seconds = made.histogram("fenchel_round_seconds", "Duration of rounds.", LATENCIES)
+        self._seconds = made.histogram("fenchel_round_seconds", "Duration of rounds.")
         self._parts = made.counter("fenchel_round_part_seconds_total", "Duration of rounds, by part.", "part")
         self._evaluation = made.counter("fenchel_evaluation_seconds_total", "Evaluation between rounds.")
         self._idle = made.counter(
@@ -51,14 +51,10 @@ class ServerMetrics(Observer):
         )
         self._calls = made.counter("fenchel_calls_total", "Instructions, by phase and outcome.", "phase", "outcome")
         self._total = made.histogram(
-            "fenchel_call_seconds", "Instructions, from being queued to the reply being decoded.", LATENCIES, "phase"
+            "fenchel_call_seconds", "Instructions, from being queued to the reply being decoded.", "phase"
         )
-        self._network = made.histogram(
-            "fenchel_call_network_seconds", "Their time between the two sides.", LATENCIES, "phase"
-        )
-        self._compute = made.histogram(
-            "fenchel_call_compute_seconds", "Their time in clients' algorithms.", LATENCIES, "phase"
-        )
+        self._network = made.histogram("fenchel_call_network_seconds", "Their time between the two sides.", "phase")
+        self._compute = made.histogram("fenchel_call_compute_seconds", "Their time in clients' algorithms.", "phase")
         self._bytes = made.counter(
             "fenchel_transferred_bytes_total",
             "Bytes to clients (down) and from them (up), with evaluation: arrays, frames, and all on the connections.",

@@ -91,7 +91,7 @@ def test_a_key_that_phe_has_made_serves_all(backend: Backend) -> None:
     pytest.importorskip("phe", reason="phe is not installed")
     key = generate(256, "phe", for_tests=True)
     assert key.public.bits == 256
-    again = PrivateKey.from_fields(key.to_fields(), "a file")
+    again = PrivateKey.from_fields(key.to_fields())
     assert again == key
     mine = Paillier(key_owner(again, backend))
     np.testing.assert_array_equal(mine.decrypt(mine.encrypt(values(9, 0), LAYOUT)), values(9, 0))

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.common.arrays import Vector
-from fenchel.common.compression.shared_index_sets import uplink_support
-from fenchel.common.compression.sparsification import kept, top_k
+from fenchel.common.compression.sparsification import kept, top_k, uplink_support
 from fenchel.common.compression.uplink import ClientUplink
 from fenchel.common.randomness import generator
 from fenchel.common.settings.uplink import Uplink

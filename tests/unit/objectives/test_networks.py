@@ -221,4 +221,4 @@ def test_a_gpu_differentiates_the_min_max_function_as_the_cpu_does(
     assert g.dtype == np.float32
     assert np.linalg.norm(g - expected) < 1e-3 * np.linalg.norm(expected)
     np.testing.assert_array_equal(there.saddle_gradient(u, rows, 0.3)[1], g)
-    np.testing.assert_allclose(there.scores(u[:-3])[0], here.scores(u[:-3])[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(there.scores(u[:-3], rows)[0], here.scores(u[:-3], rows)[0], rtol=1e-3, atol=1e-4)

@@ -116,7 +116,7 @@ def test_scores_that_a_sigmoid_would_round_to_one_still_have_an_order() -> None:
     objective = make_objective(shard, kind="binary", dtype="float32", output="sigmoid")
     w = np.ones(1, np.float32)
     assert isinstance(objective, BinaryObjective)
-    assert objective.scores(w)[0].tolist() == [1, 1]
+    assert objective.scores(w, objective.all_rows)[0].tolist() == [1, 1]
     ranking = objective.judge(w)[1]
     assert ranking is not None
     assert ranking.auc == 1

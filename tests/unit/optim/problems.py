@@ -69,7 +69,7 @@ def minimiser(problem: Tilted) -> Vector:
     """The root of the gradient, by MINPACK; accurate to 1e-11."""
     found = root(problem.gradient, np.zeros(problem.dimension), method="hybr", options={"xtol": 1e-15})
     w: Vector = found.x
-    assert np.linalg.norm(problem.gradient(w)) <= 1e-11 * problem.strong_convexity
+    assert np.linalg.norm(problem.gradient(w)) <= 1e-11 * problem.objective.strong_convexity
     return w
 
 

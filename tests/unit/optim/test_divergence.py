@@ -40,7 +40,7 @@ def test_gradient_descent_says_which_steps_are_safe(accelerated: bool, most: int
         run(problem, f"{{kind: gradient, step_size: 50.0, accelerated: {str(accelerated).lower()}}}", steps=NEVER)
     (named,) = re.findall(rf"at most {most}/beta = ([\d.e-]+) is safe", str(caught.value))
     safe = float(named) * 0.99
-    assert safe == pytest.approx(0.99 * most / problem.smoothness, rel=0.01)
+    assert safe == pytest.approx(0.99 * most / problem.objective.smoothness, rel=0.01)
     solver = f"{{kind: gradient, step_size: {safe}, accelerated: {str(accelerated).lower()}}}"
     assert run(problem, solver, gradient=1e-6).gradient_norm <= 1e-6
 

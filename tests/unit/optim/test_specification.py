@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import pytest
 
@@ -68,7 +70,10 @@ def test_five_plain_steps_are_the_first_round_of_fedavg_and_fedprox(clients: lis
     solver = "{kind: gradient, step_size: 0.2}"
     average = np.mean([run(Tilted(clients[i], ORIGIN), solver, steps=5).w for i in (0, 1)], axis=0)
     assert total(clients, average) == pytest.approx(4.1789567704, abs=5e-11)
-    tied = np.mean([run(Tilted(clients[i], ORIGIN, 0.5, ORIGIN), solver, steps=5).w for i in (0, 1)], axis=0)
+    pulled = [copy(clients[i]) for i in (0, 1)]
+    for client in pulled:
+        client.l2 += 0.5  # the proximal term of FedProx at the origin
+    tied = np.mean([run(Tilted(client, ORIGIN), solver, steps=5).w for client in pulled], axis=0)
     assert total(clients, tied) == pytest.approx(4.2127542721, abs=5e-11)
     epochs = [
         run(Tilted(clients[i], ORIGIN), "{kind: sgd, batch_size: null, step_size: 0.2}", epochs=5).w for i in (0, 1)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.common.arrays import Vector
-from fenchel.common.compression.shared_index_sets import downlink_seed
-from fenchel.common.compression.sparsification import kept, top_k
+from fenchel.common.compression.sparsification import downlink_seed, kept, top_k
 from fenchel.common.settings.uplink import Downlink
 from fenchel.common.wire.index_sets import seeded_support
 from fenchel.common.wire.values import SparseVector

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 from numpy.typing import DTypeLike
+from torch import nn
 
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import SettingsError
@@ -25,6 +26,7 @@ from fenchel.common.settings.objective import (
 )
 
 DeviceName: TypeAlias = Literal["cpu", "cuda", "auto"]
+NetworkScorers: TypeAlias = MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer
 
 
 def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkObjective:
@@ -35,37 +37,34 @@ def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkO
     """
     require_classes(shard.classes, settings.kind)
     device = find_device(settings.device)
-    features = shard.features.shape[1]
-    # On the device "meta", parameters have shapes but no values, so torch draws no random numbers.
-    with torch.device("meta"):
-        network = (
-            mlp(features, settings.hidden, shard.classes)
-            if isinstance(settings, MlpSettings)
-            else cnn(features, shard.classes)
-        )
+    network = _network(settings, shard.features.shape[1], shard.classes)
     return NetworkObjective(network, shard, kind=settings.kind, l2=settings.l2, dtype=settings.dtype, device=device)
 
 
-def build_scorer(
-    settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, features: int, dtype: DTypeLike, device: DeviceName
-) -> NetworkScorer:
+def build_scorer(settings: NetworkScorers, features: int, dtype: DTypeLike, device: DeviceName) -> NetworkScorer:
     """Return the network with one output that the settings describe.
 
     Set torch to one thread and to deterministic algorithms, for the whole process. Raise a ``SettingsError`` if the
     settings do not fit the number of features, or if the device is missing.
     """
     found = find_device(device)
+    return NetworkScorer(FlatNetwork(_network(settings, features, 1), dtype, found))
+
+
+def _network(settings: MlpSettings | CnnSettings | NetworkScorers, features: int, outputs: int) -> nn.Sequential:
+    # On the device "meta", parameters have shapes but no values, so torch draws no random numbers.
     with torch.device("meta"):
         match settings:
+            case MlpSettings():
+                return mlp(features, settings.hidden, outputs)
             case MlpScorer():
-                network = mlp(features, settings.hidden, 1, biases=settings.biases)
-            case CnnScorer():
-                network = cnn(features, 1)
+                return mlp(features, settings.hidden, outputs, biases=settings.biases)
+            case CnnSettings() | CnnScorer():
+                return cnn(features, outputs)
             case ResNetScorer():
-                network = resnet20(features)
+                return resnet20(features)
             case DenseNetScorer():
-                network = densenet121(features)
-    return NetworkScorer(FlatNetwork(network, dtype, found))
+                return densenet121(features)
 
 
 def find_device(name: DeviceName) -> torch.device:

@@ -16,8 +16,6 @@ from fenchel.common.randomness import generator
 CHUNK = 1024
 """Number of samples in one forward pass, which bounds the memory for activations."""
 
-CPU = torch.device("cpu")
-
 
 class FlatNetwork:
     """Neural network as a function of one flat vector of parameters.
@@ -43,7 +41,7 @@ class FlatNetwork:
         Number of trailing parameters that form the last layer.
     """
 
-    def __init__(self, network: nn.Module, dtype: DTypeLike, device: torch.device = CPU) -> None:
+    def __init__(self, network: nn.Module, dtype: DTypeLike, device: torch.device) -> None:
         self.device, self.chunk = device, CHUNK
         self.module = network
         self._dtype = np.dtype(dtype)

@@ -14,7 +14,7 @@ from fenchel.common.arrays import Dense, Indices, Matrix, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.losses import Targets, class_indices
 from fenchel.common.objectives.metrics import Metrics
-from fenchel.common.objectives.networks.flat import CPU, FlatNetwork, dense
+from fenchel.common.objectives.networks.flat import FlatNetwork, dense
 from fenchel.common.objectives.objective import Objective
 
 GRADIENTS = 1 << 24
@@ -54,14 +54,7 @@ class NetworkObjective(Objective):
     least_loss = 0.0
 
     def __init__(
-        self,
-        network: nn.Module,
-        shard: Shard,
-        *,
-        kind: str,
-        l2: float,
-        dtype: DTypeLike = np.float32,
-        device: torch.device = CPU,
+        self, network: nn.Module, shard: Shard, *, kind: str, l2: float, dtype: DTypeLike, device: torch.device
     ) -> None:
         self.network = FlatNetwork(network, dtype, device)
         super().__init__(dimension=self.network.dimension, samples=shard.samples, dtype=dtype)
