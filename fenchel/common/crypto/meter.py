@@ -13,3 +13,13 @@ class CipherMeter:
     encryption_ns: int = 0
     decryptions: int = 0
     decryption_ns: int = 0
+
+    def count_encryptions(self, ciphertexts: int, duration_ns: int) -> None:
+        """Add the encryption of some ciphertexts."""
+        self.encryptions += ciphertexts
+        self.encryption_ns += duration_ns
+
+    def count_decryptions(self, ciphertexts: int, duration_ns: int) -> None:
+        """Add the decryption of some ciphertexts."""
+        self.decryptions += ciphertexts
+        self.decryption_ns += duration_ns

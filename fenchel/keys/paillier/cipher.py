@@ -47,8 +47,7 @@ class Paillier:
         layout.check_fits(self.public)
         started = working_ns()
         ciphertexts = self._owner.encrypt(layout.pack(values))
-        self.meter.encryptions += len(ciphertexts)
-        self.meter.encryption_ns += working_ns() - started
+        self.meter.count_encryptions(len(ciphertexts), working_ns() - started)
         return CipherVector(self.public, layout, len(values), 1, ciphertexts)
 
     def decrypt(self, vector: CipherVector) -> NDArray[np.float64]:
@@ -62,6 +61,5 @@ class Paillier:
         started = working_ns()
         plaintexts = self._owner.decrypt(vector.ciphertexts)
         values = vector.layout.unpack(plaintexts, vector.count, public.n, vector.additions)
-        self.meter.decryptions += len(plaintexts)
-        self.meter.decryption_ns += working_ns() - started
+        self.meter.count_decryptions(len(plaintexts), working_ns() - started)
         return values
