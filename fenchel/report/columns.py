@@ -23,6 +23,11 @@ def column(table: pa.Table, name: str) -> Floats:
     return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
+def answered(calls: pa.Table) -> pa.Table:
+    """Return the calls with a reply in time that is no failure."""
+    return calls.filter(pc.is_in(calls["outcome"], pa.array(["counted", "confirmed"]))) if calls.num_rows else calls
+
+
 def grouped(table: pa.Table, name: str) -> tuple[list[str], NDArray[np.int64]]:
     """Return the distinct texts of a column, in the order of their first rows, and the index of each row's text."""
     encoded = pc.fill_null(table[name], "").combine_chunks().dictionary_encode()

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -151,7 +151,7 @@ class Run:
     def _missing(self) -> dict[Path, str]:
         """Missing files that every such run should have, with the information that is lost."""
         folder, found = self._folder, {}
-        rows = {path: _table(path).num_rows for path in (folder.metrics, folder.calls)}
+        rows = {folder.metrics: self.metrics_table.num_rows, folder.calls: self.calls_table.num_rows}
         for path, other in ((folder.metrics, folder.calls), (folder.calls, folder.metrics)):
             if rows[other] and not tables.exists(path):
                 found[path] = (
@@ -171,9 +171,8 @@ class Run:
     def _missing_evaluations(self) -> tuple[str, ...]:
         """Warning that the last evaluation lacks clients, so that its figures are those of the others."""
         calls = self.calls_table
-        if not calls.num_rows or "kind" not in calls.column_names:
-            return ()
-        calls = calls.filter(pc.equal(calls["kind"], "inspect"))
+        if calls.num_rows:
+            calls = calls.filter(pc.equal(calls["kind"], "inspect"))
         if not calls.num_rows:
             return ()
         last = pc.max(calls["round"]).as_py()
@@ -268,7 +267,7 @@ class Run:
 
         ``docs/run-folder.md`` describes the columns. Times are in seconds, messages in bytes.
         """
-        return _table(self._folder.calls)
+        return _table(self._folder.calls, _WORDS)
 
     @cached_property
     def clients_table(self) -> pa.Table | None:
@@ -599,14 +598,14 @@ def values_of(text: str, path: Path) -> dict[str, Any]:
     return values
 
 
-def _table(path: Path) -> pa.Table:
-    """Read a table and check its columns; return an empty table if there are no rows yet."""
+def _table(path: Path, words: Sequence[str] = ()) -> pa.Table:
+    """Read a table and check its columns, which include given text columns; return an empty table without rows yet."""
     growing = path.with_suffix(".arrows")
     begun = growing.stat().st_size > 0 if growing.exists() else path.exists()
     if not begun:
         return pa.table({"round": pa.array([], pa.int32())})
     table = tables.read(path)
-    for name in dict.fromkeys(("round", *table.column_names)):
+    for name in dict.fromkeys(("round", *words, *table.column_names)):
         _check_column(table, name, path)
     return table
 

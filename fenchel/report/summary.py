@@ -156,7 +156,7 @@ def traffic(metrics: pa.Table) -> RunTraffic:
 
 def own_calls(calls: pa.Table) -> pa.Table:
     """Return the calls of the rounds, without calls of the evaluation."""
-    return calls.filter(pc.not_equal(calls["kind"], "inspect")) if "kind" in calls.column_names else calls
+    return calls.filter(pc.not_equal(calls["kind"], "inspect")) if calls.num_rows else calls
 
 
 def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
@@ -167,7 +167,7 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     calls
         Rows of ``calls.parquet``.
     """
-    if not calls.num_rows or key not in calls.column_names:
+    if not calls.num_rows:
         return []
     names, group = columns.grouped(calls, key)
     rows_of_each = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])

@@ -55,9 +55,9 @@ def waiting_of(calls: pa.Table) -> Waiting:
     calls
         Rows of ``calls.parquet``. Only requests that a round waited for count, not ``tell`` or evaluation.
     """
-    if "kind" in calls.column_names:
+    if calls.num_rows:
         calls = calls.filter(pc.equal(calls["kind"], "ask"))
-    if not calls.num_rows or "client" not in calls.column_names:
+    if not calls.num_rows:
         nothing = np.empty((0, 0))
         return Waiting([], [], nothing, nothing, nothing.astype(np.int64))
     clients, row = columns.grouped(calls, "client")

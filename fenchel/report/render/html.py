@@ -152,7 +152,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
 
 def grouped(groups: Sequence[SeedGroup]) -> str:
     """Return the table of means over seeds, with a row for each figure and a column for each group."""
-    known = {name: None for group in groups for run in group.counted for name in run.figures}
+    known = list(dict.fromkeys(name for group in groups for name in group.estimates))
     heads = "<th>Final figure</th>" + _heads("run n", _marked(group.name for group in groups))
     rows = ["<td>Seeds</td>" + _cells("n", (group.seeds_text for group in groups))]
     rows += [

@@ -14,7 +14,7 @@ from typing import Any
 
 from fenchel.report import summary
 from fenchel.report.curves import AXES
-from fenchel.report.groups import SeedGroup, differing_groups, groups_of, run_names
+from fenchel.report.groups import SeedGroup, differing, groups_of, run_names
 from fenchel.report.render import charts, html
 from fenchel.report.render.html import text
 from fenchel.report.render.output import output_at
@@ -95,7 +95,7 @@ def fixed_parts() -> Fixed:
 def parts(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> PageParts:
     """Return the content of a page on some runs, with the parameters of :func:`write_report`."""
     groups = groups_of(runs)
-    names = run_names(groups, runs) if groups else summary.labels(runs)
+    names = run_names(groups, runs)
     numbers = charts.chart_data(runs, names, optima)
     data = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
     several = len(runs) > 1
@@ -137,8 +137,8 @@ def _several(runs: Sequence[Run], names: Sequence[str], groups: Sequence[SeedGro
         for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True))
     )
     comparison = html.comparison(runs, names, marks)
-    differing = html.differences(
-        differing_groups(groups) if groups else summary.differing_settings(runs),
+    differences = html.differences(
+        differing([group.runs[0] for group in groups]) if groups else summary.differing_settings(runs),
         [group.name for group in groups] or names,
     )
     first, later = (html.grouped(groups), comparison) if groups else (comparison, "")
@@ -147,7 +147,7 @@ def _several(runs: Sequence[Run], names: Sequence[str], groups: Sequence[SeedGro
         f"{first}{curves}"
         f"<section><h2>Where the time goes</h2>{html.walls(runs, names, marks)}{_explained()}"
         f"{html.times(runs, names, marks)}</section>"
-        f"<section><h2>Settings that differ</h2>{differing}</section>"
+        f"<section><h2>Settings that differ</h2>{differences}</section>"
         f"<section><h2>Run by run</h2>{later}{each}</section>"
     )
 

@@ -75,15 +75,13 @@ def _described(run: Run) -> dict[str, Any]:
 
 
 def _means(group: SeedGroup) -> dict[str, Any]:
-    known = dict.fromkeys(name for run in group.counted for name in run.figures)
-    estimates = {name: group.estimate(name) for name in known}
     return {
         "name": group.name,
         "runs": [run.id for run in group.runs],
         "counted": [run.id for run in group.counted],
         "figures": {
             name: {"mean": each.mean, "low": each.low, "high": each.high, "seeds": each.seeds}
-            for name, each in estimates.items()
+            for name, each in group.estimates.items()
         },
     }
 
@@ -211,8 +209,7 @@ def _several(runs: Sequence[Run]) -> Iterator[Table]:
 
 def _grouped(groups: Sequence[SeedGroup], runs: int) -> Iterator[Table]:
     """Yield tables of means over seeds, with a decreasing number of figures."""
-    known = {name for group in groups for run in group.counted for name in run.figures}
-    wanted = _wanted(known)
+    wanted = _wanted({name for group in groups for name in group.estimates})
     for hidden in range(max(len(wanted), 1)):
         shown = wanted[: len(wanted) - hidden]
         caption = f"{count_text(runs, 'run')}{_on_the_page({'figure': hidden})}. {INTERVALS}"
