@@ -64,7 +64,7 @@ def _clients_text(clients: Any) -> str | None:
 
 def _ending(run: Run) -> str:
     if run.reason:
-        lines = "<br>".join(text(line) for line in run.reason.splitlines())
+        lines = "<br>".join(map(text, run.reason.splitlines()))
         return f'<div class="notice stopped"><b>Stopped after round {run.rounds:,}</b><p>{lines}</p></div>'
     if run.state == "unfinished":
         return (

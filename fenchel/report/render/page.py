@@ -213,9 +213,10 @@ def _details(run: Run, index: int) -> str:
             "crossed the connections, by the operating system's count. The bars of rounds are without the "
             "evaluation, those of clients with it.</p></section>"
         )
+    settings = "\n".join(map(text, run.settings_text.splitlines()))
     parts.append(
         f"<section>{html.warnings(run)}<details class='settings'><summary>Settings</summary>"
-        f"<pre>{text_block(run.settings_text)}</pre></details>{html.environment(run)}</section>"
+        f"<pre>{settings}</pre></details>{html.environment(run)}</section>"
     )
     return "".join(parts)
 
@@ -230,11 +231,6 @@ def _clients(clients: Sequence[CallCosts], index: int) -> str:
         "Colours end at the 99th percentile of the rounds; round 0 is the setup. A cross is an answer that did not "
         "come or did not count; where a client was not asked there is nothing.</p>"
     )
-
-
-def text_block(foreign: str) -> str:
-    """Return untrusted text of several lines, escaped for HTML."""
-    return "\n".join(text(line) for line in foreign.splitlines())
 
 
 def _explained() -> str:

@@ -13,16 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fenchel.report import figure_names, summary
-from fenchel.report.formatting import (
-    UNKNOWN,
-    bounded_text,
-    bytes_text,
-    count_text,
-    part_text,
-    plain,
-    plain_lines,
-    seconds_text,
-)
+from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 from fenchel.report.groups import INTERVALS, SeedGroup, groups_of
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
@@ -106,7 +97,7 @@ def _one(run: Run) -> RenderableType:
     facts.add_column()
     facts.add_row("state", _state(run))
     if run.reason:
-        facts.add_row("reason", Text("\n".join(plain_lines(run.reason))))
+        facts.add_row("reason", Text("\n".join(map(plain, run.reason.splitlines()))))
     for warning in run.warnings:
         facts.add_row("warning", Text(plain(warning), style="bold yellow"))
     about = {key: value for key, value in summary.headline(run).items() if value is not None and key != "rounds"}
