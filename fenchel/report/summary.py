@@ -33,28 +33,6 @@ Shares: TypeAlias = dict[str, float]
 
 
 @dataclass(frozen=True)
-class RunTraffic:
-    """Bytes of the rounds, without evaluation.
-
-    Attributes
-    ----------
-    payload_down, payload_up
-        Bytes of arrays from and to the server.
-    wire_down, wire_up
-        Bytes of the frames that contain the arrays.
-    socket_down, socket_up
-        Bytes of the connections, counted by the operating system, with HTTP/2 and TLS; nan if unknown.
-    """
-
-    payload_down: float
-    payload_up: float
-    wire_down: float
-    wire_up: float
-    socket_down: float = math.nan
-    socket_up: float = math.nan
-
-
-@dataclass(frozen=True)
 class CallCosts:
     """Costs of the calls of one phase or one client. Times are nan without answered calls.
 
@@ -115,12 +93,9 @@ def time_columns(metrics: pa.Table) -> dict[str, Floats]:
 
 def network_split(metrics: pa.Table) -> tuple[float, float]:
     """Return the seconds of serialisation and of propagation of all rounds; nan if unknown."""
-    names = ("serialisation_s", "propagation_s")
-    serialisation, propagation = (column(metrics, name) for name in names)
+    serialisation, propagation = (column(metrics, name) for name in ("serialisation_s", "propagation_s"))
     known = np.isfinite(serialisation)
-    if not known.any():
-        return math.nan, math.nan
-    return float(serialisation[known].sum()), float(propagation[known].sum())
+    return _of_known(np.sum, serialisation), _of_known(np.sum, propagation[known])
 
 
 def time_split(metrics: pa.Table) -> Shares:
@@ -141,17 +116,6 @@ def rounds_seconds(run: Run) -> float:
 def idle_seconds(metrics: pa.Table) -> float:
     """Return the sum over rounds of the mean seconds that clients waited for the slowest one; nan if unknown."""
     return _of_known(np.sum, column(metrics, "idle_s"))
-
-
-def traffic(metrics: pa.Table) -> RunTraffic:
-    """Return the bytes of all rounds. Socket bytes are nan if any round lacks them."""
-    names = ("bytes_down", "bytes_up", "wire_down", "wire_up")
-    sockets = (column(metrics, name) for name in ("socket_down", "socket_up"))
-    return RunTraffic(
-        *(float(np.nansum(column(metrics, name))) for name in names),
-        # A total that lacks rounds would be misleading.
-        *(float(values.sum()) if values.size else math.nan for values in sockets),
-    )
 
 
 def own_calls(calls: pa.Table) -> pa.Table:
@@ -204,6 +168,17 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
         )
     # Clients without a reply have time nan and count as the slowest.
     return sorted(found, key=lambda costs: (-np.nan_to_num(costs.total_p50, nan=math.inf), costs.name))
+
+
+def time_by_client(run: Run) -> tuple[list[str], dict[str, Floats]]:
+    """Return the clients that answered, those with the slowest work first, and their mean seconds of a call.
+
+    The seconds are by :data:`SHARES`, each of shape (clients,). Evaluation is left out.
+    """
+    clients = [one for one in costs_by(own_calls(run.steady.calls), "client") if one.answered]
+    clients.sort(key=lambda one: -one.busy)
+    means = {part: np.array([one.mean[part] for one in clients], np.float64) for part in SHARES}
+    return [one.name for one in clients], means
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fenchel.report import columns
+from fenchel.report.columns import Floats
 
 Layer = Literal["payload", "wire", "socket"]
 LAYERS: dict[Layer, tuple[str, str]] = {
@@ -37,6 +39,40 @@ class TrafficRow:
     calls: int
     down: dict[Layer, float]
     up: dict[Layer, float]
+
+
+def bytes_by_round(metrics: pa.Table) -> dict[Layer, dict[str, Floats]]:
+    """Return the bytes of each round, without evaluation, by layer and direction (``down``, ``up``)."""
+    return {
+        layer: {way: columns.column(metrics, name) for way, name in zip(("down", "up"), pair, strict=True)}
+        for layer, pair in LAYERS.items()
+    }
+
+
+def bytes_by_client(calls: pa.Table) -> tuple[list[str], dict[Layer, dict[str, Floats]]]:
+    """Return the clients in descending wire bytes, and their bytes by layer and direction, evaluation included."""
+    clients = carried_by(calls, "client")
+    clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
+    layers = {
+        layer: {
+            "down": np.array([one.down[layer] for one in clients], np.float64),
+            "up": np.array([one.up[layer] for one in clients], np.float64),
+        }
+        for layer in LAYERS
+    }
+    return [one.name for one in clients], layers
+
+
+def totals(metrics: pa.Table) -> dict[str, float]:
+    """Return the bytes of all rounds, without evaluation, by layer and direction, such as ``wire_down``.
+
+    Socket bytes are nan if any round lacks them, because a total that lacks rounds would be misleading.
+    """
+    return {
+        f"{layer}_{way}": float(values.sum() if layer == "socket" else np.nansum(values)) if values.size else math.nan
+        for layer, ways in bytes_by_round(metrics).items()
+        for way, values in ways.items()
+    }
 
 
 def carried_by(calls: pa.Table, key: str) -> list[TrafficRow]:

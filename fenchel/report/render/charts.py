@@ -14,8 +14,7 @@ from fenchel.report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of_all
 from fenchel.report.groups import bands_of, groups_of
 from fenchel.report.latency import histograms
 from fenchel.report.run import Run
-from fenchel.report.summary import SHARES
-from fenchel.report.traffic import LAYERS, carried_by
+from fenchel.report.traffic import bytes_by_client, bytes_by_round
 from fenchel.report.waiting import names_of, neighbours, thinned, waiting_of
 
 _QUALITY = ("loss", "accuracy", "auc")
@@ -133,34 +132,19 @@ def _time(run: Run) -> dict[str, Any]:
 
 def _traffic(run: Run) -> dict[str, Any]:
     """Return the bytes of each round by layer and direction, or their means over groups of rounds."""
-    metrics = run.metrics_table
-    layers = {
-        layer: {way: columns.column(metrics, name) for way, name in zip(("down", "up"), pair, strict=True)}
-        for layer, pair in LAYERS.items()
-    }
+    layers = bytes_by_round(run.metrics_table)
     return {layer: _rounds(run, ways) for layer, ways in layers.items() if _counted(ways)}
 
 
 def _clients(run: Run) -> dict[str, Any]:
     """Return the parts of the mean duration of each client's calls in seconds, the slowest client first."""
-    clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
-    clients.sort(key=lambda one: -one.busy)  # order by the time of the client's own work
-    means = {part: np.array([one.mean[part] for one in clients], np.float64) for part in SHARES}
-    return _bars([one.name for one in clients], _spent(means), " … ")
+    names, means = summary.time_by_client(run)
+    return _bars(names, _spent(means), " … ")
 
 
 def _carried(run: Run) -> dict[str, Any]:
     """Return bars of the clients' bytes by layer and direction, evaluation included, in descending wire bytes."""
-    clients = carried_by(run.calls_table, "client")
-    clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
-    names = [one.name for one in clients]
-    layers = {
-        layer: {
-            "down": np.array([one.down[layer] for one in clients], np.float64),
-            "up": np.array([one.up[layer] for one in clients], np.float64),
-        }
-        for layer in LAYERS
-    }
+    names, layers = bytes_by_client(run.calls_table)
     return {layer: _bars(names, ways, " … ") for layer, ways in layers.items() if _counted(ways)}
 
 

@@ -15,7 +15,7 @@ from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_t
 from fenchel.report.groups import INTERVALS, SeedGroup
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts, Shares
-from fenchel.report.traffic import LAYERS, TrafficRow
+from fenchel.report.traffic import LAYERS, TrafficRow, totals
 from fenchel.report.wall_time import wall_of
 
 _CLIENTS = 20  # largest number of rows in the table of clients
@@ -90,14 +90,14 @@ def environment(run: Run) -> str:
 
 def tiles(run: Run) -> str:
     """Return the HTML tiles with the main metrics of a run."""
-    traffic = summary.traffic(run.metrics_table)
+    traffic = totals(run.metrics_table)
     shown = [
         *((figure_names.title(name), bounded_text(name, run.figures)) for name in _main(run.figures)[:3]),
         ("Wall time", seconds_text(wall_of(run).total)),
         ("Time in rounds", seconds_text(summary.rounds_seconds(run))),
         ("Waiting for the slowest", seconds_text(summary.idle_seconds(run.steady.metrics))),
-        ("To clients", bytes_text(traffic.wire_down)),
-        ("From clients", bytes_text(traffic.wire_up)),
+        ("To clients", bytes_text(traffic["wire_down"])),
+        ("From clients", bytes_text(traffic["wire_up"])),
     ]
     cells = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in shown)
     return f'<dl class="tiles">{cells}</dl>'
@@ -134,13 +134,13 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
     )
     rows = []
     for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True)):
-        traffic = summary.traffic(run.metrics_table)
+        traffic = totals(run.metrics_table)
         numbers = (
             *(bounded_text(figure, run.figures) for figure in shown),
             f"{run.rounds:,}",
             seconds_text(summary.rounds_seconds(run)),
             seconds_text(wall_of(run).total),
-            bytes_text(traffic.wire_down + traffic.wire_up),
+            bytes_text(traffic["wire_down"] + traffic["wire_up"]),
         )
         rows.append(
             f'<td title="{text(run.id)}">{swatch(mark)}{text(name)}</td><td>{state(run)}</td>'

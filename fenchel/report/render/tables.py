@@ -20,7 +20,7 @@ from fenchel.report.groups import groups_of, run_names
 from fenchel.report.latency import histograms
 from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
-from fenchel.report.traffic import LAYERS, carried_by
+from fenchel.report.traffic import LAYERS, bytes_by_round, carried_by
 from fenchel.report.waiting import waiting_of
 from fenchel.report.wall_time import wall_of
 
@@ -139,7 +139,7 @@ def _waiting(run: Run) -> Iterator[Row]:
 
 def _traffic(run: Run) -> Iterator[Row]:
     metrics = run.metrics_table
-    counts = [columns.column(metrics, column) for pair in LAYERS.values() for column in pair]
+    counts = [values for ways in bytes_by_round(metrics).values() for values in ways.values()]
     for number, *values in zip(columns.column(metrics, "round"), *counts, strict=True):
         yield int(number), *values
 

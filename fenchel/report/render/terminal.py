@@ -17,6 +17,7 @@ from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_t
 from fenchel.report.groups import INTERVALS, SeedGroup, groups_of
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
+from fenchel.report.traffic import totals
 from fenchel.report.wall_time import WallTime, wall_of
 
 _SLOWEST = 5  # largest number of clients displayed for a single run
@@ -57,7 +58,7 @@ def _described(run: Run) -> dict[str, Any]:
         "rounds": run.rounds,
         "figures": run.figures,
         "seconds": {"wall": wall.total, **asdict(wall), "idle": summary.idle_seconds(metrics), **split},
-        "bytes": asdict(summary.traffic(metrics)),
+        "bytes": totals(metrics),
         "phases": [asdict(costs) for costs in summary.costs_by(run.steady.calls, "phase")],
         "clients": [asdict(costs) for costs in summary.costs_by(summary.own_calls(run.steady.calls), "client")],
         "settings": run.settings_values,
@@ -91,7 +92,7 @@ def _one(run: Run) -> RenderableType:
     metrics = run.steady.metrics
     split = summary.time_split(metrics)
     seconds = summary.total_of(split)
-    traffic = summary.traffic(metrics)
+    traffic = totals(metrics)
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="dim")
     facts.add_column()
@@ -111,11 +112,9 @@ def _one(run: Run) -> RenderableType:
     facts.add_row("wall time", equation_text(wall_of(run)))
     facts.add_row("time in rounds", f"{seconds_text(seconds)} ({_shares(split)})")
     facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), seconds))
-    for way, wire, payload in (
-        ("down", traffic.wire_down, traffic.payload_down),
-        ("up", traffic.wire_up, traffic.payload_up),
-    ):
-        facts.add_row(f"bytes {way} in rounds", f"{bytes_text(wire)}, payload {bytes_text(payload)}")
+    for way in ("down", "up"):
+        wire, payload = (bytes_text(traffic[f"{layer}_{way}"]) for layer in ("wire", "payload"))
+        facts.add_row(f"bytes {way} in rounds", f"{wire}, payload {payload}")
     parts: list[RenderableType] = [Text(plain(run.id), style="bold"), facts]
     phases = summary.costs_by(run.steady.calls, "phase")
     if phases:
@@ -177,12 +176,12 @@ def _several(runs: Sequence[Run]) -> Iterator[Table]:
     differing = summary.differing_settings(runs)
     settings = _telling(differing)
     shown = _wanted({name for run in runs for name in run.figures})
-    traffic = [summary.traffic(run.metrics_table) for run in runs]
+    traffic = [totals(run.metrics_table) for run in runs]
     costs = {
         "time\N{NO-BREAK SPACE}in rounds": [seconds_text(summary.rounds_seconds(run)) for run in runs],
         "wall time": [seconds_text(wall_of(run).total) for run in runs],
-        "down": [bytes_text(each.wire_down) for each in traffic],
-        "up": [bytes_text(each.wire_up) for each in traffic],
+        "down": [bytes_text(each["wire_down"]) for each in traffic],
+        "up": [bytes_text(each["wire_up"]) for each in traffic],
     }
     wanted = {"differing setting": len(differing), "figure": len(shown), "cost": len(costs)}
     while True:
