@@ -151,9 +151,7 @@ class Run:
     @property
     def _missing_evaluations(self) -> tuple[str, ...]:
         """Warning that the last evaluation lacks clients, so that its figures are those of the others."""
-        calls = self.calls_table
-        if calls.num_rows:
-            calls = calls.filter(pc.equal(calls["kind"], "inspect"))
+        calls = self.calls_table.filter(pc.field("kind") == "inspect")
         if not calls.num_rows:
             return ()
         last = pc.max(calls["round"]).as_py()
@@ -548,7 +546,7 @@ def _table(path: Path, words: Sequence[str] = ()) -> pa.Table:
     growing = path.with_suffix(".arrows")
     begun = growing.stat().st_size > 0 if growing.exists() else path.exists()
     if not begun:
-        return pa.table({"round": pa.array([], pa.int32())})
+        return pa.table({"round": pa.array([], pa.int32())} | {name: pa.array([], pa.string()) for name in words})
     table = tables.read(path)
     for name in dict.fromkeys(("round", *words, *table.column_names)):
         _check_column(table, name, path)

@@ -120,7 +120,7 @@ def idle_seconds(metrics: pa.Table) -> float:
 
 def own_calls(calls: pa.Table) -> pa.Table:
     """Return the calls of the rounds, without calls of the evaluation."""
-    return calls.filter(pc.not_equal(calls["kind"], "inspect")) if calls.num_rows else calls
+    return calls.filter(pc.field("kind") != "inspect")
 
 
 def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:

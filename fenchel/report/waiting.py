@@ -55,11 +55,7 @@ def waiting_of(calls: pa.Table) -> Waiting:
     calls
         Rows of ``calls.parquet``. Only requests that a round waited for count, not ``tell`` or evaluation.
     """
-    if calls.num_rows:
-        calls = calls.filter(pc.equal(calls["kind"], "ask"))
-    if not calls.num_rows:
-        nothing = np.empty((0, 0))
-        return Waiting([], [], nothing, nothing, nothing.astype(np.int64))
+    calls = calls.filter(pc.field("kind") == "ask")
     clients, row = columns.grouped(calls, "client")
     rounds, column = np.unique(columns.column(calls, "round").astype(np.int64), return_inverse=True)
     cells, shape = row * rounds.size + column, (len(clients), rounds.size)

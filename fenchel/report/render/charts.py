@@ -14,7 +14,7 @@ from fenchel.report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of_all
 from fenchel.report.groups import bands_of, groups_of
 from fenchel.report.latency import histograms
 from fenchel.report.run import Run
-from fenchel.report.traffic import bytes_by_client, bytes_by_round
+from fenchel.report.traffic import by_client, by_layer
 from fenchel.report.waiting import names_of, neighbours, thinned, waiting_of
 
 _QUALITY = ("loss", "accuracy", "auc")
@@ -132,7 +132,7 @@ def _time(run: Run) -> dict[str, Any]:
 
 def _traffic(run: Run) -> dict[str, Any]:
     """Return the bytes of each round by layer and direction, or their means over groups of rounds."""
-    layers = bytes_by_round(run.metrics_table)
+    layers = by_layer(run.metrics_table)
     return {layer: _rounds(run, ways) for layer, ways in layers.items() if _counted(ways)}
 
 
@@ -144,8 +144,8 @@ def _clients(run: Run) -> dict[str, Any]:
 
 def _carried(run: Run) -> dict[str, Any]:
     """Return bars of the clients' bytes by layer and direction, evaluation included, in descending wire bytes."""
-    names, layers = bytes_by_client(run.calls_table)
-    return {layer: _bars(names, ways, " … ") for layer, ways in layers.items() if _counted(ways)}
+    found = by_client(run.calls_table)
+    return {layer: _bars(found.names, ways, " … ") for layer, ways in found.layers.items() if _counted(ways)}
 
 
 def _counted(ways: dict[str, Floats]) -> bool:

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from fenchel.report import figure_names, summary
 from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 from fenchel.report.groups import INTERVALS, SeedGroup
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts, Shares
-from fenchel.report.traffic import LAYERS, TrafficRow, totals
+from fenchel.report.traffic import Traffic, totals
 from fenchel.report.wall_time import wall_of
 
 _CLIENTS = 20  # largest number of rows in the table of clients
@@ -270,15 +272,19 @@ def clients(costs: Sequence[CallCosts]) -> str:
     return _costs("Client", [(text(one.name), one) for one in costs[:_CLIENTS]]) + note
 
 
-def carried(phases: Sequence[TrafficRow]) -> str:
+def carried(phases: Traffic) -> str:
     """Return the table of the bytes of each phase, by layer and direction."""
-    known = [layer for layer in LAYERS if any(math.isfinite(one.up[layer] + one.down[layer]) for one in phases)]
-    ways = (f"{layer.capitalize()} {way}" for layer in known for way in ("down", "up"))
-    heads = "<th>Phase</th>" + _heads("n", ("Calls", *ways))
-    rows = []
-    for one in phases:
-        counts = (bytes_text(way[layer]) for layer in known for way in (one.down, one.up))
-        rows.append(f"<td>{text(one.name)}</td>" + _cells("n", (f"{one.calls:,}", *counts)))
+    counted = {
+        f"{layer.capitalize()} {way}": values
+        for layer, ways in phases.layers.items()
+        if np.isfinite(sum(ways.values())).any()
+        for way, values in ways.items()
+    }
+    heads = "<th>Phase</th>" + _heads("n", ("Calls", *counted))
+    rows = [
+        f"<td>{text(name)}</td>" + _cells("n", (f"{calls:,}", *map(bytes_text, counts)))
+        for name, calls, *counts in zip(phases.names, phases.calls, *counted.values(), strict=True)
+    ]
     return _table(heads, rows)
 
 

@@ -17,7 +17,7 @@ from fenchel.report.latency import histograms
 from fenchel.report.render import figure
 from fenchel.report.render.canvas import COLORS, canvas, label_logarithmic
 from fenchel.report.run import Run
-from fenchel.report.traffic import bytes_by_client
+from fenchel.report.traffic import by_client
 from fenchel.report.waiting import neighbours, thinned, waiting_of
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ def _waiting(run: Run, axes: Axes) -> str:
 
 
 def _bytes_by_client(run: Run, axes: Axes) -> str:
-    names, layers = bytes_by_client(run.calls_table)
-    wire = layers["wire"]
+    found = by_client(run.calls_table)
+    names, wire = found.names, found.layers["wire"]
     _bars(axes, names, {"to clients": wire["down"], "from clients": wire["up"]}, "B")
     some = f", the heaviest {_CLIENTS} of {len(names):,} clients" if len(names) > _CLIENTS else " by client"
     return f"Bytes on the wire{some}"

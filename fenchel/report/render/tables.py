@@ -20,7 +20,7 @@ from fenchel.report.groups import groups_of, run_names
 from fenchel.report.latency import histograms
 from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
-from fenchel.report.traffic import LAYERS, bytes_by_round, carried_by
+from fenchel.report.traffic import LAYERS, by_layer, carried_by
 from fenchel.report.waiting import waiting_of
 from fenchel.report.wall_time import wall_of
 
@@ -139,14 +139,15 @@ def _waiting(run: Run) -> Iterator[Row]:
 
 def _traffic(run: Run) -> Iterator[Row]:
     metrics = run.metrics_table
-    counts = [values for ways in bytes_by_round(metrics).values() for values in ways.values()]
+    counts = [values for ways in by_layer(metrics).values() for values in ways.values()]
     for number, *values in zip(columns.column(metrics, "round"), *counts, strict=True):
         yield int(number), *values
 
 
 def _carried(key: str, run: Run) -> Iterator[Row]:
-    for one in carried_by(run.calls_table, key):
-        yield one.name, one.calls, *(way[layer] for layer in LAYERS for way in (one.down, one.up))
+    found = carried_by(run.calls_table, key)
+    counts = [values for ways in found.layers.values() for values in ways.values()]
+    yield from zip(found.names, found.calls, *counts, strict=True)
 
 
 _WALL = ("wall_s", "setup_s", "rounds_s", "evaluation_s", "rest_s", "paused_s", "idle_s")

@@ -88,7 +88,7 @@ def test_tables_of_older_versions_say_what_they_know(
     assert np.isnan(waiting_of(run.calls_table).waited).all()
     (stages,) = (path for path in write_tables([run], tmp_path) if path.stem == "time-by-client")
     assert {row["mean_serialisation_s"] for row in csv.DictReader(stages.read_text().splitlines())} == {""}
-    assert all(math.isnan(one.down["socket"]) for one in carried_by(run.calls_table, "phase"))
+    assert np.isnan(carried_by(run.calls_table, "phase").layers["socket"]["down"]).all()
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
@@ -117,8 +117,8 @@ def test_a_thinned_map_keeps_counts_and_means(rows: int, columns: int, clients: 
 
 def test_bytes_by_phase_are_the_sums_of_the_table(finished: Run) -> None:
     for key in ("phase", "client"):
-        for one in carried_by(finished.calls_table, key):
-            mine = finished.calls[finished.calls[key] == one.name]
-            assert one.calls == len(mine)
-            assert one.down["payload"] == mine["bytes_down"].sum()
-            assert one.up["wire"] == mine["wire_up"].sum()
+        found, mine = carried_by(finished.calls_table, key), finished.calls.groupby(key, sort=False)
+        assert found.names == list(mine.groups)
+        np.testing.assert_array_equal(found.calls, mine.size())
+        np.testing.assert_array_equal(found.layers["payload"]["down"], mine["bytes_down"].sum())
+        np.testing.assert_array_equal(found.layers["wire"]["up"], mine["wire_up"].sum())
