@@ -23,6 +23,11 @@ def column(table: pa.Table, name: str) -> Floats:
     return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
+def known(seconds: float | None) -> float:
+    """Return a number of seconds, or 0 if it is unknown."""
+    return seconds if seconds is not None and math.isfinite(seconds) else 0.0
+
+
 def answered(calls: pa.Table) -> pa.Table:
     """Return the calls with a reply in time that is no failure."""
     return calls.filter(pc.field("outcome").isin(["counted", "confirmed"]))
