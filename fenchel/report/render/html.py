@@ -115,13 +115,18 @@ def swatch(index: int) -> str:
     return f'<span class="swatch" data-run="{index}"></span>'
 
 
-def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
+def marked(names: Sequence[str], marks: Sequence[int] | None = None) -> list[str]:
+    """Return names in HTML, each with its coloured marker; by default in the order of the colours."""
+    return [f"{swatch(mark)}{text(name)}" for name, mark in zip(names, marks or range(len(names)), strict=True)]
+
+
+def comparison(runs: Sequence[Run], labels: Sequence[str]) -> str:
     """Return the table with the results of each run, and with the differing settings if they are few.
 
     Parameters
     ----------
-    marks
-        Index of each run's colour.
+    labels
+        Name of each run with its coloured marker, in HTML (:func:`marked`).
     """
     differing = summary.differing_settings(runs)
     if len(differing) > _BESIDE:
@@ -135,7 +140,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
         + _heads("n", (*titles, "Done", "Time in rounds", "Wall time", "Bytes in rounds"))
     )
     rows = []
-    for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True)):
+    for index, (run, label) in enumerate(zip(runs, labels, strict=True)):
         traffic = totals(run.metrics_table)
         numbers = (
             *(bounded_text(figure, run.figures) for figure in shown),
@@ -145,7 +150,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
             bytes_text(traffic["wire_down"] + traffic["wire_up"]),
         )
         rows.append(
-            f'<td title="{text(run.id)}">{swatch(mark)}{text(name)}</td><td>{state(run)}</td>'
+            f'<td title="{text(run.id)}">{label}</td><td>{state(run)}</td>'
             + _settings(given[index] for given in differing.values())
             + _cells("n", numbers)
         )
@@ -155,7 +160,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
 def grouped(groups: Sequence[SeedGroup]) -> str:
     """Return the table of means over seeds, with a row for each figure and a column for each group."""
     known = list(dict.fromkeys(name for group in groups for name in group.estimates))
-    heads = "<th>Final figure</th>" + _heads("run n", _marked(group.name for group in groups))
+    heads = "<th>Final figure</th>" + _heads("run n", marked([group.name for group in groups]))
     rows = ["<td>Seeds</td>" + _cells("n", (group.seeds_text for group in groups))]
     rows += [
         f"<td>{text(figure_names.title(name))}</td>"
@@ -172,7 +177,7 @@ def differences(differing: Mapping[str, Sequence[object]], names: Sequence[str])
     """Return the table of differing settings, with a row for each setting and a column for each run or group."""
     if not differing:
         return "<p class='note'>All settings are the same.</p>"
-    heads = "<th>Setting</th>" + _heads("run", _marked(names))
+    heads = "<th>Setting</th>" + _heads("run", marked(names))
     rows = [f"<td><code>{text(key)}</code></td>{_settings(values)}" for key, values in differing.items()]
     return _table(heads, rows)
 
@@ -228,20 +233,20 @@ def wall(run: Run) -> str:
     return f'<p class="equation">Wall time <b>{seconds_text(whole.total)}</b> = {sum_of}.{waited}</p>'
 
 
-def walls(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
+def walls(runs: Sequence[Run], labels: Sequence[str]) -> str:
     """Return the table of several runs' wall-clock times, with the parameters of :func:`comparison`."""
     found = [wall_of(run) for run in runs]
     parts = list(dict.fromkeys(part for one in found for part in one.parts()))
     heads = "<th>Run</th>" + _heads("n", ("Wall time", *map(str.capitalize, parts), "Waiting for the slowest"))
     rows = []
-    for run, name, one, mark in zip(runs, names, found, marks, strict=True):
+    for run, label, one in zip(runs, labels, found, strict=True):
         idle = summary.idle_seconds(run.steady.metrics)
         seconds = (one.total, *(one.parts().get(part, 0.0) for part in parts), idle)
-        rows.append(f"<td>{swatch(mark)}{text(name)}</td>" + _cells("n", map(seconds_text, seconds)))
+        rows.append(f"<td>{label}</td>" + _cells("n", map(seconds_text, seconds)))
     return _table(heads, rows)
 
 
-def times(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
+def times(runs: Sequence[Run], labels: Sequence[str]) -> str:
     """Return the bars of several runs' time on a common scale, with the parameters of :func:`comparison`."""
     splits = [summary.time_split(run.steady.metrics) for run in runs]
     longest = max(summary.total_of(split) for split in splits)
@@ -250,9 +255,8 @@ def times(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> st
         "n", (f'<span class="key {part}"></span>{part_text(part)}' for part in parts)
     )
     rows = [
-        f"<td>{swatch(mark)}{text(name)}</td><td>{bar(split, longest)}</td>"
-        + _cells("n", (seconds_text(split[part]) for part in parts))
-        for split, name, mark in zip(splits, names, marks, strict=True)
+        f"<td>{label}</td><td>{bar(split, longest)}</td>" + _cells("n", (seconds_text(split[part]) for part in parts))
+        for split, label in zip(splits, labels, strict=True)
     ]
     return _table(heads, rows)
 
@@ -312,11 +316,6 @@ def _costs(heading: str, rows: Iterable[tuple[str, CallCosts]]) -> str:
 
 def _misses(count: int) -> str:
     return f'<td class="n {"bad" if count else "none"}">{count:,}</td>'
-
-
-def _marked(names: Iterable[str]) -> list[str]:
-    """Return names in the order of the runs' colours, each with its coloured marker."""
-    return [f"{swatch(index)}{text(name)}" for index, name in enumerate(names)]
 
 
 def _settings(values: Iterable[object]) -> str:

@@ -131,12 +131,13 @@ def _single(run: Run, name: str, curves: str) -> str:
 def _several(runs: Sequence[Run], names: Sequence[str], groups: Sequence[SeedGroup], curves: str) -> str:
     colour = {id(run): index for index, group in enumerate(groups) for run in group.runs}
     marks = [colour.get(id(run), index) for index, run in enumerate(runs)]
+    labels = html.marked(names, marks)
     each = "".join(
-        f'<details class="run"><summary>{html.swatch(mark)}{text(name)} {html.state(run)}</summary>'
+        f'<details class="run"><summary>{label} {html.state(run)}</summary>'
         f'<p class="id">{text(run.id)}</p>{html.headline(run)}{_details(run, index)}</details>'
-        for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True))
+        for index, (run, label) in enumerate(zip(runs, labels, strict=True))
     )
-    comparison = html.comparison(runs, names, marks)
+    comparison = html.comparison(runs, labels)
     differences = html.differences(
         differing([group.runs[0] for group in groups]) if groups else summary.differing_settings(runs),
         [group.name for group in groups] or names,
@@ -145,8 +146,8 @@ def _several(runs: Sequence[Run], names: Sequence[str], groups: Sequence[SeedGro
     return (
         f"<header><p class='kind'>Fenchel runs</p><h1>{len(runs)} runs compared</h1></header>"
         f"{first}{curves}"
-        f"<section><h2>Where the time goes</h2>{html.walls(runs, names, marks)}{_explained()}"
-        f"{html.times(runs, names, marks)}</section>"
+        f"<section><h2>Where the time goes</h2>{html.walls(runs, labels)}{_explained()}"
+        f"{html.times(runs, labels)}</section>"
         f"<section><h2>Settings that differ</h2>{differences}</section>"
         f"<section><h2>Run by run</h2>{later}{each}</section>"
     )
@@ -162,8 +163,8 @@ def _convergence(names: Sequence[str], panels: Sequence[dict[str, Any]], axes: M
         splits = [split for split in ("test", "train", "holdout") if any(split in p["figures"] for p in panels)]
         switches += _switch("split", "Samples", {split: split.capitalize() for split in splits})
         entries = "".join(
-            f'<button type="button" aria-pressed="true" data-toggle="{index}">{html.swatch(index)}{text(name)}</button>'
-            for index, name in enumerate(names)
+            f'<button type="button" aria-pressed="true" data-toggle="{index}">{label}</button>'
+            for index, label in enumerate(html.marked(names))
         )
         legend = f'<div class="legend" aria-label="Runs shown">{entries}</div>'
     drawn = "".join(
