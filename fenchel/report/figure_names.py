@@ -25,12 +25,6 @@ def objective(known: Collection[str]) -> str:
 
 _TITLES = {
     "uniform_objective": "Objective, all clients alike",
-    "train_auc": "Train AUC",
-    "train_auc_error": "Train AUC error bound",
-    "test_auc": "Test AUC",
-    "test_partial_auc": "Test partial AUC",
-    "holdout_auc": "Holdout AUC",
-    "holdout_auc_error": "Holdout AUC error bound",
     "privacy_uploads": "Uploads of a client, at most",
     "epsilon_round": "Epsilon of one upload, had it used all samples",
     "epsilon_paper": "Epsilon claimed by the paper's formula (no guarantee)",
@@ -41,7 +35,8 @@ _TITLES = {
 
 def title(figure: str) -> str:
     """Return the title of a figure, such as ``Test accuracy``."""
-    return _TITLES.get(figure, figure.replace("_", " ").capitalize())
+    words = figure.replace("_", " ").capitalize().replace(" auc", " AUC").replace("AUC error", "AUC error bound")
+    return _TITLES.get(figure, words)
 
 
 def is_gap(figure: str) -> bool:
