@@ -70,7 +70,7 @@ class CallCosts:
     @property
     def busy(self) -> float:
         """Mean seconds of a call, without the wait for the slowest client."""
-        return total_of(self.mean) - self.mean["waiting"]
+        return sum(self.mean.values()) - self.mean["waiting"]
 
 
 def drawn_figures(run: Run) -> list[str]:
@@ -103,14 +103,9 @@ def time_split(metrics: pa.Table) -> Shares:
     return {part: float(values.sum()) for part, values in time_columns(metrics).items()}
 
 
-def total_of(shares: Shares) -> float:
-    """Return the seconds of all shares together."""
-    return sum(shares.values())
-
-
 def rounds_seconds(run: Run) -> float:
     """Return the seconds of all rounds, without the time of reconnection after restarts of the server."""
-    return total_of(time_split(run.steady.metrics))
+    return sum(time_split(run.steady.metrics).values())
 
 
 def idle_seconds(metrics: pa.Table) -> float:
@@ -137,17 +132,19 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     rows_of_each = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
     total, over = column(calls, "total_s"), columns.until_over(calls)
-    spent = {part: column(calls, f"{part}_s") for part in _KNOWN_ALWAYS}
-    for part in PARTS:
-        if part not in spent:
-            spent[part] = np.sum([np.nan_to_num(column(calls, name)) for name in columns_of(part)], axis=0)
+    spent = {
+        part: column(calls, f"{part}_s")
+        if part in _KNOWN_ALWAYS
+        else np.sum([np.nan_to_num(column(calls, name)) for name in columns_of(part)], axis=0)
+        for part in PARTS
+    }
     found = []
     for name, rows in zip(names, rows_of_each, strict=True):
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "confirmed"]) & np.isfinite(total[rows])]
         mean = {part: _of_known(np.mean, spent[part][answered]) for part in PARTS}
-        rest = max(_of_known(np.mean, over[answered]) - total_of(mean), 0.0)
+        rest = max(_of_known(np.mean, over[answered]) - sum(mean.values()), 0.0)
         quantiles = {
             f"{what}_p{level}": _of_known(np.quantile, values[answered], level / 100)
             for what, values in {"total": total, **{part: spent[part] for part in _QUANTILES}}.items()

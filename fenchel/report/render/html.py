@@ -190,7 +190,7 @@ def _key(key: str) -> str:
 
 def bar(split: Shares, scale: float) -> str:
     """Return a stacked bar whose full width is ``scale`` seconds; empty if the total is unknown."""
-    if not math.isfinite(summary.total_of(split)) or not scale > 0:
+    if not math.isfinite(sum(split.values())) or not scale > 0:
         return ""
     pieces = "".join(
         f'<i class="{part}" style="width:{seconds / scale:.3%}" title="{part_text(part)}: {seconds_text(seconds)}"></i>'
@@ -202,7 +202,7 @@ def bar(split: Shares, scale: float) -> str:
 def time_share(run: Run) -> str:
     """Return the bar of a whole run with named parts, which serves as the legend of the chart below."""
     split = summary.time_split(run.steady.metrics)
-    total = summary.total_of(split)
+    total = sum(split.values())
     if not total:
         return ""
     serialisation, propagation = summary.network_split(run.steady.metrics)
@@ -249,7 +249,7 @@ def walls(runs: Sequence[Run], labels: Sequence[str]) -> str:
 def times(runs: Sequence[Run], labels: Sequence[str]) -> str:
     """Return the bars of several runs' time on a common scale, with the parameters of :func:`comparison`."""
     splits = [summary.time_split(run.steady.metrics) for run in runs]
-    longest = max(summary.total_of(split) for split in splits)
+    longest = max(sum(split.values()) for split in splits)
     parts = [part for part in summary.SHARES if any(part in summary.shown(split) for split in splits)]
     heads = '<th>Run</th><th class="wide"></th>' + _heads(
         "n", (f'<span class="key {part}"></span>{part_text(part)}' for part in parts)
@@ -294,7 +294,7 @@ def carried(phases: Traffic) -> str:
 
 def _costs(heading: str, rows: Iterable[tuple[str, CallCosts]]) -> str:
     rows = list(rows)
-    totals = [summary.total_of(one.mean) for _, one in rows]
+    totals = [sum(one.mean.values()) for _, one in rows]
     longest = max(filter(math.isfinite, totals), default=0.0)
     encrypted = any(one.encryption_p50 > 0 for _, one in rows)
     hidden = ("Encryption",) if encrypted else ()

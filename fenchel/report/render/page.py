@@ -22,6 +22,11 @@ from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
 from fenchel.report.traffic import carried_by
 
+_EXPLAINED = (
+    "<p class='note'>The rounds alone: a round is as long as the last answer that each of its exchanges waited "
+    "for, and the parts are those of these answers. What other clients waited meanwhile is not among them.</p>"
+)
+
 
 def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None] = ()) -> Path:
     """Write the HTML page.
@@ -146,7 +151,7 @@ def _several(runs: Sequence[Run], names: Sequence[str], groups: Sequence[SeedGro
     return (
         f"<header><p class='kind'>Fenchel runs</p><h1>{len(runs)} runs compared</h1></header>"
         f"{first}{curves}"
-        f"<section><h2>Where the time goes</h2>{html.walls(runs, labels)}{_explained()}"
+        f"<section><h2>Where the time goes</h2>{html.walls(runs, labels)}{_EXPLAINED}"
         f"{html.times(runs, labels)}</section>"
         f"<section><h2>Settings that differ</h2>{differences}</section>"
         f"<section><h2>Run by run</h2>{later}{each}</section>"
@@ -192,7 +197,7 @@ def _details(run: Run, index: int) -> str:
     clients = summary.costs_by(summary.own_calls(run.steady.calls), "client")
     if run.rounds:
         parts.append(
-            f"<section><h2>Where the time goes</h2>{html.wall(run)}{_explained()}{html.time_share(run)}"
+            f"<section><h2>Where the time goes</h2>{html.wall(run)}{_EXPLAINED}{html.time_share(run)}"
             f"{_run_chart('Seconds per round', 'time', index)}</section>"
         )
     if phases:
@@ -231,13 +236,6 @@ def _clients(clients: Sequence[CallCosts], index: int) -> str:
         "<p class='note'>How long each client waited for slower clients, or how long its answers took. "
         "Colours end at the 99th percentile of the rounds; round 0 is the setup. A cross is an answer that did not "
         "come or did not count; where a client was not asked there is nothing.</p>"
-    )
-
-
-def _explained() -> str:
-    return (
-        "<p class='note'>The rounds alone: a round is as long as the last answer that each of its exchanges waited "
-        "for, and the parts are those of these answers. What other clients waited meanwhile is not among them.</p>"
     )
 
 

@@ -91,7 +91,7 @@ def _without_nan(value: Any) -> Any:
 def _one(run: Run) -> RenderableType:
     metrics = run.steady.metrics
     split = summary.time_split(metrics)
-    seconds = summary.total_of(split)
+    seconds = sum(split.values())
     traffic = totals(metrics)
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="dim")
@@ -140,7 +140,7 @@ def _idle(seconds: float, total: float) -> str:
 
 
 def _shares(split: summary.Shares) -> str:
-    total = summary.total_of(split)
+    total = sum(split.values())
     if not total:
         return "nothing measured"
     return ", ".join(f"{part_text(name)} {seconds / total:.0%}" for name, seconds in summary.shown(split).items())
