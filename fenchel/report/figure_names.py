@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-CLIENT_ACCURACY = {
-    "worst": "client_accuracy_worst",
-    "worst tenth": "client_accuracy_worst_tenth",
-    "mean": "client_accuracy_mean",
+_KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
+SHARED_CHARTS = {
+    **{
+        heading: {split: f"{split}_{kind}" for split in ("train", "test", "holdout")}
+        for kind, heading in _KINDS.items()
+    },
+    "Client accuracy": {
+        "worst": "client_accuracy_worst",
+        "worst tenth": "client_accuracy_worst_tenth",
+        "mean": "client_accuracy_mean",
+    },
 }
-"""Labels of the accuracies of clients that one chart shows, with their columns."""
-SPLITS = ("train", "test", "holdout")
-KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
-"""Kinds of figures that one chart shows for all splits, such as ``loss`` for ``test_loss``, with the chart's title."""
+"""Figures that one chart shows together, by the chart's title and the figure's label."""
 
 
 def objective(known: Collection[str]) -> str:

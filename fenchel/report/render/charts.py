@@ -17,13 +17,11 @@ from fenchel.report.run import Run
 from fenchel.report.traffic import by_client, by_layer
 from fenchel.report.waiting import names_of, neighbours, thinned, waiting_of
 
-_QUALITY = ("loss", "accuracy", "auc")
 _POINTS = 400  # largest number of points of a curve, the resolution of a screen
 _BARS = 120
 _MAP = (200, 400)  # largest numbers of clients and rounds in the map of waiting
 _SHARED = {
-    *figure_names.CLIENT_ACCURACY.values(),
-    *(f"{split}_{kind}" for split in figure_names.SPLITS for kind in _QUALITY),
+    name for shared in figure_names.SHARED_CHARTS.values() for name in shared.values() if not name.endswith("_error")
 }
 """Figures that one chart shows together, in which a constant one would seem to be unknown if it were left out."""
 
@@ -73,13 +71,10 @@ def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     main = figure_names.objective(known)
     known = [name for name in known if name == main or not _tells_nothing(name, main, curves)]
     found = [_panel(figure_names.title(name), {"": name}) for name in (main, OPTIMALITY_GAP) if name in known]
-    for kind, heading in figure_names.KINDS.items():
-        figures = {split: f"{split}_{kind}" for split in figure_names.SPLITS if f"{split}_{kind}" in known}
+    for heading, shared in figure_names.SHARED_CHARTS.items():
+        figures = {label: name for label, name in shared.items() if name in known}
         if figures:
             found.append(_panel(heading, figures))
-    figures = {which: name for which, name in figure_names.CLIENT_ACCURACY.items() if name in known}
-    if figures:
-        found.append(_panel("Client accuracy", figures))
     drawn_already = {name for panel in found for name in panel["figures"].values()}
     own = [name for name in known if name not in {"objective", main} | drawn_already]
     return found + [_panel(figure_names.title(name), {"": name}) for name in own]
