@@ -192,16 +192,20 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
 def headline(run: Run) -> dict[str, Any]:
     """Return the main settings of a run."""
     values = run.settings_values
-    named = {part: values.get(part) for part in ("algorithm", "data", "objective")}
-    names = {part: section if isinstance(section, dict) else {} for part, section in named.items()}
     return {
-        "algorithm": names["algorithm"].get("name"),
-        "data": names["data"].get("name"),
-        "objective": names["objective"].get("kind"),
+        "algorithm": section(values, "algorithm").get("name"),
+        "data": section(values, "data").get("name"),
+        "objective": section(values, "objective").get("kind"),
         "clients": values.get("clients"),
         "rounds": values.get("rounds"),
         "seed": values.get("seed"),
     }
+
+
+def section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of the settings, empty if the settings have no such section."""
+    found = values.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
