@@ -23,6 +23,16 @@ def column(table: pa.Table, name: str) -> Floats:
     return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
+def known(seconds: float | None) -> float:
+    """Return a number of seconds, or 0 if it is unknown."""
+    return seconds if seconds is not None and math.isfinite(seconds) else 0.0
+
+
+def answered(calls: pa.Table) -> pa.Table:
+    """Return the calls with a reply in time that is no failure."""
+    return calls.filter(pc.field("outcome").isin(["counted", "confirmed"]))
+
+
 def grouped(table: pa.Table, name: str) -> tuple[list[str], NDArray[np.int64]]:
     """Return the distinct texts of a column, in the order of their first rows, and the index of each row's text."""
     encoded = pc.fill_null(table[name], "").combine_chunks().dictionary_encode()

@@ -29,11 +29,7 @@ _MEANINGS: Mapping[str, str] = {
     "bytes": "bytes on the wire",
     "socket": "bytes on the sockets",
 }
-_EPSILONS: Mapping[str, str] = {
-    "epsilon_pld": "epsilon of all uploads (PLD)",
-    "epsilon_rdp": "epsilon of all uploads (RDP)",
-    "epsilon_paper": "epsilon claimed by the paper's formula (no guarantee)",
-}
+_EPSILONS = ("epsilon_pld", "epsilon_rdp", "epsilon_paper")
 
 _QUALITY = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
 
@@ -96,7 +92,8 @@ def axes_of(curves: Sequence[Curves]) -> dict[str, str]:
     """Return the axes that are known for any run, with their titles."""
     known = [name for name in AXES if any(name in each.costs and each.costs[name].size for each in curves)]
     epsilons = {each.epsilon for each in curves if each.epsilon}
-    epsilon = _EPSILONS[epsilons.pop()] if len(epsilons) == 1 else "epsilon, each by its own accountant"
+    named = figure_names.title(epsilons.pop()) if len(epsilons) == 1 else "Epsilon, each by its own accountant"
+    epsilon = named.replace("Epsilon", "epsilon")
     return {name: _MEANINGS.get(name, epsilon) for name in known}
 
 

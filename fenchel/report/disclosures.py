@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -91,38 +90,6 @@ class _Account(_Part):
     exporters: list[_Exporter] = []
 
 
-@dataclass(frozen=True)
-class DisclosureRow:
-    """One kind of array or number that was sent, as text.
-
-    Attributes
-    ----------
-    phase, way, name
-        Phase of the message, its direction, and the name of the value.
-    what
-        Type and size, as a range if sizes differ.
-    form
-        Form in which the value was sent: in clear, with noise, as pseudonyms, as ciphertext with its key, or in a
-        sealed box.
-    readers
-        Parties that could read the value.
-    clients, rounds
-        Clients that sent or received the value, and the range of rounds in which they did.
-    times
-        Number of times that the value was sent.
-    """
-
-    phase: str
-    way: str
-    name: str
-    what: str
-    form: str
-    readers: str
-    clients: str
-    rounds: str
-    times: int
-
-
 def load_disclosures(run: Path) -> dict[str, Any]:
     """Read ``disclosures.json`` of a run, finished or not. Raise ``CheckpointError`` if it is missing or invalid."""
     path = RunFolder(run).disclosures
@@ -142,10 +109,15 @@ def load_disclosures(run: Path) -> dict[str, Any]:
     return found
 
 
-def disclosure_rows(account: dict[str, Any]) -> list[DisclosureRow]:
-    """Return a row for each kind of array or number, in the order in which they were first sent."""
+def disclosure_rows(account: dict[str, Any]) -> list[tuple[str, str, str, str, str, str, str, str, int]]:
+    """Return a row for each kind of array or number, in the order in which they were first sent.
+
+    The columns are: phase; direction of the message; name of the value; type and size, as a range if sizes differ;
+    form in which the value was sent; parties that could read it; clients that sent or received it; range of rounds;
+    number of transmissions.
+    """
     return [
-        DisclosureRow(
+        (
             each["phase"],
             _WAYS[each["direction"]],
             each["name"],

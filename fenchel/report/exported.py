@@ -46,7 +46,7 @@ def sklearn_pipeline(
     try:
         from sklearn import linear_model, svm
         from sklearn.pipeline import Pipeline
-        from sklearn.preprocessing import Normalizer, StandardScaler
+        from sklearn.preprocessing import LabelBinarizer, Normalizer, StandardScaler
     except ModuleNotFoundError:
         raise MissingDependencyError(
             "a model for scikit-learn needs scikit-learn, which is not installed; install it with pip install "
@@ -79,7 +79,7 @@ def sklearn_pipeline(
         model.coef_, model.intercept_ = coefficients, intercept
     model.n_features_in_ = preparation.features
     if isinstance(model, linear_model.RidgeClassifier):
-        model._label_binarizer = _binarizer(classes)
+        model._label_binarizer = LabelBinarizer(pos_label=1, neg_label=-1).fit(classes)
     pipeline = Pipeline([*found, ("model", model)])
     if preparation.columns is not None:
         pipeline.steps[0][1].feature_names_in_ = np.array(preparation.columns, object)
@@ -96,9 +96,3 @@ def _weights(objective: Objective, w: Vector) -> tuple[Any, str]:
     if objective.outputs == 2:  # scikit-learn has one score for two classes
         weights = weights[1:] - weights[:1]
     return weights, objective.score_loss.kind
-
-
-def _binarizer(classes: Any) -> Any:
-    from sklearn.preprocessing import LabelBinarizer
-
-    return LabelBinarizer(pos_label=1, neg_label=-1).fit(classes)

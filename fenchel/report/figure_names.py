@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-CLIENT_ACCURACY = {
-    "worst": "client_accuracy_worst",
-    "worst tenth": "client_accuracy_worst_tenth",
-    "mean": "client_accuracy_mean",
+_KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
+SHARED_CHARTS = {
+    **{
+        heading: {split: f"{split}_{kind}" for split in ("train", "test", "holdout")}
+        for kind, heading in _KINDS.items()
+    },
+    "Client accuracy": {
+        "worst": "client_accuracy_worst",
+        "worst tenth": "client_accuracy_worst_tenth",
+        "mean": "client_accuracy_mean",
+    },
 }
-"""Labels of the accuracies of clients that one chart shows, with their columns."""
-SPLITS = ("train", "test", "holdout")
-KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
-"""Kinds of figures that one chart shows for all splits, such as ``loss`` for ``test_loss``, with the chart's title."""
+"""Figures that one chart shows together, by the chart's title and the figure's label."""
 
 
 def objective(known: Collection[str]) -> str:
@@ -25,12 +29,6 @@ def objective(known: Collection[str]) -> str:
 
 _TITLES = {
     "uniform_objective": "Objective, all clients alike",
-    "train_auc": "Train AUC",
-    "train_auc_error": "Train AUC error bound",
-    "test_auc": "Test AUC",
-    "test_partial_auc": "Test partial AUC",
-    "holdout_auc": "Holdout AUC",
-    "holdout_auc_error": "Holdout AUC error bound",
     "privacy_uploads": "Uploads of a client, at most",
     "epsilon_round": "Epsilon of one upload, had it used all samples",
     "epsilon_paper": "Epsilon claimed by the paper's formula (no guarantee)",
@@ -41,7 +39,8 @@ _TITLES = {
 
 def title(figure: str) -> str:
     """Return the title of a figure, such as ``Test accuracy``."""
-    return _TITLES.get(figure, figure.replace("_", " ").capitalize())
+    words = figure.replace("_", " ").capitalize().replace(" auc", " AUC").replace("AUC error", "AUC error bound")
+    return _TITLES.get(figure, words)
 
 
 def is_gap(figure: str) -> bool:

@@ -17,11 +17,6 @@ def plain(text: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
-def plain_lines(text: str) -> list[str]:
-    """Return the lines of a text from a run, each as :func:`plain` shows it."""
-    return [plain(line) for line in text.splitlines()]
-
-
 def problem_text(error: ValidationError) -> str:
     """Return the first validation error with the key at which it occurred, such as ``heads.0.times: ...``."""
     problem = error.errors()[0]

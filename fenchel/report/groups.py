@@ -90,6 +90,13 @@ class SeedGroup:
         return estimate([value for value in values if not math.isnan(value)])
 
     @property
+    def estimates(self) -> dict[str, Estimate]:
+        """Means of all final figures that are known for any seed."""
+        return {
+            name: self.estimate(name) for name in dict.fromkeys(name for run in self.counted for name in run.figures)
+        }
+
+    @property
     def seeds_text(self) -> str:
         """Number of seeds in the means as text, with the total if some are excluded."""
         seeds = len({_seed(run) for run in self.runs})
@@ -142,11 +149,6 @@ def bands_of(groups: Sequence[SeedGroup], runs: Sequence[Run], optima: Sequence[
     return [_band([curves[id(run)] for run in group.counted or group.runs[:1]]) for group in groups]
 
 
-def differing_groups(groups: Sequence[SeedGroup]) -> dict[str, list[Any]]:
-    """Return the values of all groups for each dotted key of the settings in which they differ."""
-    return _differing([group.runs[0] for group in groups])
-
-
 def run_names(groups: Sequence[SeedGroup], runs: Sequence[Run]) -> list[str]:
     """Return a name for each run: its group and seed if they are unique, otherwise its label."""
     group_of = {id(run): group for group in groups for run in group.runs}
@@ -170,20 +172,19 @@ def _counted(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple({_seed(run): run for run in runs if run.completed}.values())
 
 
-def _differing(firsts: Sequence[Run]) -> dict[str, list[Any]]:
+def differing(firsts: Sequence[Run]) -> dict[str, list[Any]]:
     """Return the differing settings of the first runs of groups, without the seed, which differs within groups."""
     return {key: values for key, values in summary.differing_settings(firsts).items() if key != "seed"}
 
 
 def _names(firsts: Sequence[Run]) -> list[str]:
     """Return a name for each group: its first run's, if these are unique, else the settings in which groups differ."""
-    differing = _differing(firsts)
     labels = [str(run.settings_values.get("name") or run.id) for run in firsts]
     if len(set(labels)) == len(labels):
         return labels
     short = {
         key.rpartition(".")[2] if key != "algorithm.name" else "": values
-        for key, values in differing.items()
+        for key, values in differing(firsts).items()
         if all(len(str(value)) <= _SHORT for value in values)
     }
     chosen = dict(list(short.items())[:_IN_A_NAME])

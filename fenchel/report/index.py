@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -11,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fenchel.common.errors import CheckpointError
-from fenchel.common.settings.section import yaml_value
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.report.files import read_summary, read_text, values_of
 
 DAMAGED = "damaged"
 """State of run folders that cannot be read."""
@@ -141,19 +138,7 @@ def _started(folder: RunFolder) -> float:
 
 def _settings(path: Path) -> dict[str, Any]:
     """Return the settings that the index shows."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        raise CheckpointError("the file is missing; copy the whole run folder again", source=path) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"the file cannot be read ({error}); copy the run folder again", source=path) from None
-    try:
-        values = yaml_value(_excerpt(text))
-    except yaml.YAMLError as error:
-        raise CheckpointError(
-            f"the file is not valid YAML ({' '.join(str(error).split())}); copy the run folder again", source=path
-        ) from None
-    given = values if isinstance(values, dict) else {}
+    given = values_of(_excerpt(read_text(path)), path)
     algorithm, data = given.get("algorithm"), given.get("data")
     if not (isinstance(algorithm, dict) and isinstance(data, dict) and isinstance(given.get("rounds"), int)):
         raise CheckpointError(
@@ -190,21 +175,17 @@ def _excerpt(text: str) -> str:
 
 def _ending(folder: RunFolder) -> dict[str, Any]:
     """Return state, number of rounds and last figures of a run."""
-    try:
-        summary = json.loads(folder.summary.read_text())
-    except FileNotFoundError:
+    summary = read_summary(folder.summary)
+    if summary is None:
         return {"state": "unfinished"} | _so_far(folder)
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"the file cannot be read ({error}); copy the run folder again", source=folder.summary
-        ) from None
-    figures = summary.get("figures") if isinstance(summary, dict) else None
-    if not isinstance(figures, dict) or not isinstance(summary.get("rounds"), int):
+    if not {"rounds", "figures"} <= summary.keys():
         raise CheckpointError(
             "the file lacks rounds or figures, so it is damaged; copy the run folder again", source=folder.summary
         )
     state = "completed" if summary.get("completed") is True else "stopped"
-    return {"state": state, "reason": str(summary.get("reason") or ""), "rounds": summary["rounds"]} | _last(figures)
+    return {"state": state, "reason": str(summary.get("reason") or ""), "rounds": summary["rounds"]} | _last(
+        summary["figures"]
+    )
 
 
 def _so_far(folder: RunFolder) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fenchel.report import columns
@@ -56,10 +55,7 @@ def histograms(calls: pa.Table) -> list[Histogram]:
     calls
         Rows of ``calls.parquet``.
     """
-    if "outcome" in calls.column_names:
-        calls = calls.filter(pc.is_in(calls["outcome"], pa.array(["counted", "confirmed"])))
-    if not calls.num_rows or "phase" not in calls.column_names:
-        return []
+    calls = columns.answered(calls)
     phases, group = columns.grouped(calls, "phase")
     found = []
     for number, name in enumerate(phases):

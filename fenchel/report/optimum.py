@@ -57,8 +57,8 @@ def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]
 def _problem(run: Run) -> dict[str, Any]:
     """Return the settings that determine the optimum, by dotted key."""
     values = run.settings_values
-    data = _section(values, "data")
-    flat = summary.flat({name: _section(values, name) for name in ("data", "objective")})
+    data = summary.section(values, "data")
+    flat = summary.flat({name: summary.section(values, name) for name in ("data", "objective")})
     found = {key: value for key, value in flat.items() if not key.startswith(_NO_MATTER)}
     if _follows_the_division(data):
         found["clients"] = values.get("clients")
@@ -71,7 +71,7 @@ def _problem(run: Run) -> dict[str, Any]:
 
 def _follows_the_division(data: Mapping[str, Any]) -> bool:
     """Return True if the set of training samples depends on the partition, for example because of holdouts."""
-    partition = _section(data, "partition")
+    partition = summary.section(data, "partition")
     return bool(
         data.get("holdout")
         or partition.get("samples")
@@ -87,8 +87,3 @@ def _is_drawn(data: Mapping[str, Any]) -> bool:
     published = entry is not None and entry.test > 0
     splits = not published and data.get("test_fraction") != 0 and data.get("test_seed") is None
     return splits or data.get("samples") is not None or _follows_the_division(data)
-
-
-def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = values.get(name)
-    return section if isinstance(section, dict) else {}

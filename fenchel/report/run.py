@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -15,23 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import yaml
 from google.protobuf.json_format import ParseDict, ParseError
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fenchel.common.arrays import Vector
 from fenchel.common.data.npz import read_arrays
 from fenchel.common.data.preparation import Preparation
 from fenchel.common.errors import CheckpointError, DataError, SettingsError
 from fenchel.common.settings.run import RunSettings, load, outside_code
-from fenchel.common.settings.section import yaml_value
 from fenchel.common.storage import store, tables
 from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.common.storage.run_folder import BEGINS, RunFolder
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report import columns, figure_names
-from fenchel.report.formatting import bounded_text, count_text, problem_text
+from fenchel.report.files import read_summary, read_text, values_of
+from fenchel.report.formatting import bounded_text, count_text
 from fenchel.report.resumption import Steady, steady
 from fenchel.report.sparkline import sparkline
 
@@ -39,17 +37,6 @@ if TYPE_CHECKING:
     from fenchel.report.predictor import Predictor
 
 State = Literal["completed", "stopped", "unfinished"]
-
-
-class _Summary(BaseModel):
-    """Part of ``summary.json`` that reports use (docs/run-folder.md)."""
-
-    model_config = ConfigDict(strict=True)
-
-    completed: bool = False
-    seconds: float = 0.0
-    reason: str | None = None
-    figures: dict[str, float] = {}
 
 
 class Run:
@@ -115,13 +102,7 @@ class Run:
     @cached_property
     def settings_text(self) -> str:
         """Settings as YAML, defaults included, as they are in the folder."""
-        try:
-            return self._folder.settings.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(
-                f"the file cannot be read ({error}); check its permissions, or copy the run folder again",
-                source=self._folder.settings,
-            ) from None
+        return read_text(self._folder.settings)
 
     @cached_property
     def settings_values(self) -> dict[str, Any]:
@@ -151,7 +132,7 @@ class Run:
     def _missing(self) -> dict[Path, str]:
         """Missing files that every such run should have, with the information that is lost."""
         folder, found = self._folder, {}
-        rows = {path: _table(path).num_rows for path in (folder.metrics, folder.calls)}
+        rows = {folder.metrics: self.metrics_table.num_rows, folder.calls: self.calls_table.num_rows}
         for path, other in ((folder.metrics, folder.calls), (folder.calls, folder.metrics)):
             if rows[other] and not tables.exists(path):
                 found[path] = (
@@ -170,10 +151,7 @@ class Run:
     @property
     def _missing_evaluations(self) -> tuple[str, ...]:
         """Warning that the last evaluation lacks clients, so that its figures are those of the others."""
-        calls = self.calls_table
-        if not calls.num_rows or "kind" not in calls.column_names:
-            return ()
-        calls = calls.filter(pc.equal(calls["kind"], "inspect"))
+        calls = self.calls_table.filter(pc.field("kind") == "inspect")
         if not calls.num_rows:
             return ()
         last = pc.max(calls["round"]).as_py()
@@ -200,26 +178,7 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any] | None:
         """Content of ``summary.json``, or ``None`` for a run that goes on or was killed."""
-        try:
-            values = json.loads(self._folder.summary.read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(
-                f"the file cannot be read ({error}); check its permissions, or copy the run folder again",
-                source=self._folder.summary,
-            ) from None
-        if not isinstance(values, dict):
-            raise CheckpointError(
-                "the file is not a JSON object; copy the run folder again", source=self._folder.summary
-            )
-        try:
-            _Summary.model_validate(values)
-        except ValidationError as error:
-            raise CheckpointError(
-                f"the file is damaged or was edited ({problem_text(error)}); copy it again", source=self._folder.summary
-            ) from None
-        return values
+        return read_summary(self._folder.summary)
 
     @cached_property
     def environments(self) -> EnvironmentRecord:
@@ -268,7 +227,7 @@ class Run:
 
         ``docs/run-folder.md`` describes the columns. Times are in seconds, messages in bytes.
         """
-        return _table(self._folder.calls)
+        return _table(self._folder.calls, _WORDS)
 
     @cached_property
     def clients_table(self) -> pa.Table | None:
@@ -582,31 +541,14 @@ def logged(log: Path, message: str) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-def values_of(text: str, path: Path) -> dict[str, Any]:
-    """Parse the text of a settings file without validation.
-
-    Raises
-    ------
-    CheckpointError
-        If the text is not a mapping in YAML.
-    """
-    try:
-        values = yaml_value(text)
-    except yaml.YAMLError as error:
-        raise CheckpointError(f"the file is not valid YAML ({error}); copy the run folder again", source=path) from None
-    if not isinstance(values, dict):
-        raise CheckpointError("the file is not a mapping of settings; copy the run folder again", source=path)
-    return values
-
-
-def _table(path: Path) -> pa.Table:
-    """Read a table and check its columns; return an empty table if there are no rows yet."""
+def _table(path: Path, words: Sequence[str] = ()) -> pa.Table:
+    """Read a table and check its columns, which include given text columns; return an empty table without rows yet."""
     growing = path.with_suffix(".arrows")
     begun = growing.stat().st_size > 0 if growing.exists() else path.exists()
     if not begun:
-        return pa.table({"round": pa.array([], pa.int32())})
+        return pa.table({"round": pa.array([], pa.int32())} | {name: pa.array([], pa.string()) for name in words})
     table = tables.read(path)
-    for name in dict.fromkeys(("round", *table.column_names)):
+    for name in dict.fromkeys(("round", *words, *table.column_names)):
         _check_column(table, name, path)
     return table
 

@@ -33,28 +33,6 @@ Shares: TypeAlias = dict[str, float]
 
 
 @dataclass(frozen=True)
-class RunTraffic:
-    """Bytes of the rounds, without evaluation.
-
-    Attributes
-    ----------
-    payload_down, payload_up
-        Bytes of arrays from and to the server.
-    wire_down, wire_up
-        Bytes of the frames that contain the arrays.
-    socket_down, socket_up
-        Bytes of the connections, counted by the operating system, with HTTP/2 and TLS; nan if unknown.
-    """
-
-    payload_down: float
-    payload_up: float
-    wire_down: float
-    wire_up: float
-    socket_down: float = math.nan
-    socket_up: float = math.nan
-
-
-@dataclass(frozen=True)
 class CallCosts:
     """Costs of the calls of one phase or one client. Times are nan without answered calls.
 
@@ -92,7 +70,7 @@ class CallCosts:
     @property
     def busy(self) -> float:
         """Mean seconds of a call, without the wait for the slowest client."""
-        return total_of(self.mean) - self.mean["waiting"]
+        return sum(self.mean.values()) - self.mean["waiting"]
 
 
 def drawn_figures(run: Run) -> list[str]:
@@ -115,12 +93,9 @@ def time_columns(metrics: pa.Table) -> dict[str, Floats]:
 
 def network_split(metrics: pa.Table) -> tuple[float, float]:
     """Return the seconds of serialisation and of propagation of all rounds; nan if unknown."""
-    names = ("serialisation_s", "propagation_s")
-    serialisation, propagation = (column(metrics, name) for name in names)
+    serialisation, propagation = (column(metrics, name) for name in ("serialisation_s", "propagation_s"))
     known = np.isfinite(serialisation)
-    if not known.any():
-        return math.nan, math.nan
-    return float(serialisation[known].sum()), float(propagation[known].sum())
+    return _of_known(np.sum, serialisation), _of_known(np.sum, propagation[known])
 
 
 def time_split(metrics: pa.Table) -> Shares:
@@ -128,14 +103,9 @@ def time_split(metrics: pa.Table) -> Shares:
     return {part: float(values.sum()) for part, values in time_columns(metrics).items()}
 
 
-def total_of(shares: Shares) -> float:
-    """Return the seconds of all shares together."""
-    return sum(shares.values())
-
-
 def rounds_seconds(run: Run) -> float:
     """Return the seconds of all rounds, without the time of reconnection after restarts of the server."""
-    return total_of(time_split(run.steady.metrics))
+    return sum(time_split(run.steady.metrics).values())
 
 
 def idle_seconds(metrics: pa.Table) -> float:
@@ -143,20 +113,9 @@ def idle_seconds(metrics: pa.Table) -> float:
     return _of_known(np.sum, column(metrics, "idle_s"))
 
 
-def traffic(metrics: pa.Table) -> RunTraffic:
-    """Return the bytes of all rounds. Socket bytes are nan if any round lacks them."""
-    names = ("bytes_down", "bytes_up", "wire_down", "wire_up")
-    sockets = (column(metrics, name) for name in ("socket_down", "socket_up"))
-    return RunTraffic(
-        *(float(np.nansum(column(metrics, name))) for name in names),
-        # A total that lacks rounds would be misleading.
-        *(float(values.sum()) if values.size else math.nan for values in sockets),
-    )
-
-
 def own_calls(calls: pa.Table) -> pa.Table:
     """Return the calls of the rounds, without calls of the evaluation."""
-    return calls.filter(pc.not_equal(calls["kind"], "inspect")) if "kind" in calls.column_names else calls
+    return calls.filter(pc.field("kind") != "inspect")
 
 
 def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
@@ -167,23 +126,25 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     calls
         Rows of ``calls.parquet``.
     """
-    if not calls.num_rows or key not in calls.column_names:
+    if not calls.num_rows:
         return []
     names, group = columns.grouped(calls, key)
     rows_of_each = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
     total, over = column(calls, "total_s"), columns.until_over(calls)
-    spent = {part: column(calls, f"{part}_s") for part in _KNOWN_ALWAYS}
-    for part in PARTS:
-        if part not in spent:
-            spent[part] = np.sum([np.nan_to_num(column(calls, name)) for name in columns_of(part)], axis=0)
+    spent = {
+        part: column(calls, f"{part}_s")
+        if part in _KNOWN_ALWAYS
+        else np.sum([np.nan_to_num(column(calls, name)) for name in columns_of(part)], axis=0)
+        for part in PARTS
+    }
     found = []
     for name, rows in zip(names, rows_of_each, strict=True):
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "confirmed"]) & np.isfinite(total[rows])]
         mean = {part: _of_known(np.mean, spent[part][answered]) for part in PARTS}
-        rest = max(_of_known(np.mean, over[answered]) - total_of(mean), 0.0)
+        rest = max(_of_known(np.mean, over[answered]) - sum(mean.values()), 0.0)
         quantiles = {
             f"{what}_p{level}": _of_known(np.quantile, values[answered], level / 100)
             for what, values in {"total": total, **{part: spent[part] for part in _QUANTILES}}.items()
@@ -206,6 +167,17 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     return sorted(found, key=lambda costs: (-np.nan_to_num(costs.total_p50, nan=math.inf), costs.name))
 
 
+def time_by_client(run: Run) -> tuple[list[str], dict[str, Floats]]:
+    """Return the clients that answered, those with the slowest work first, and their mean seconds of a call.
+
+    The seconds are by :data:`SHARES`, each of shape (clients,). Evaluation is left out.
+    """
+    clients = [one for one in costs_by(own_calls(run.steady.calls), "client") if one.answered]
+    clients.sort(key=lambda one: -one.busy)
+    means = {part: np.array([one.mean[part] for one in clients], np.float64) for part in SHARES}
+    return [one.name for one in clients], means
+
+
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """Return the values of all runs for each dotted key of the settings in which they differ.
 
@@ -220,16 +192,20 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
 def headline(run: Run) -> dict[str, Any]:
     """Return the main settings of a run."""
     values = run.settings_values
-    named = {part: values.get(part) for part in ("algorithm", "data", "objective")}
-    names = {part: section if isinstance(section, dict) else {} for part, section in named.items()}
     return {
-        "algorithm": names["algorithm"].get("name"),
-        "data": names["data"].get("name"),
-        "objective": names["objective"].get("kind"),
+        "algorithm": section(values, "algorithm").get("name"),
+        "data": section(values, "data").get("name"),
+        "objective": section(values, "objective").get("kind"),
         "clients": values.get("clients"),
         "rounds": values.get("rounds"),
         "seed": values.get("seed"),
     }
+
+
+def section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of the settings, empty if the settings have no such section."""
+    found = values.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

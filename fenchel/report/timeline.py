@@ -210,18 +210,19 @@ class Timeline:
         of_round: dict[tuple[int, bool], list[Step]] = {}
         for t, step in steps:
             of_round.setdefault((t, step.kind == "inspect"), []).append(step)
+
+        def stretches(starts: Floats, stops: Floats, is_evaluation: bool) -> tuple[Stretch, ...]:
+            return tuple(
+                Stretch(float(start), float(stop), tuple(of_round.get((t, is_evaluation), ())))
+                for t, start, stop in zip(numbers, starts, stops, strict=True)
+            )
+
         before = [step for t, step in steps if t < numbers[0]]
         return cls(
             run=run,
             setup=Stretch(before[0].started if before else float(started[0]), float(started[0]), tuple(before)),
-            rounds=tuple(
-                Stretch(float(start), float(stop), tuple(of_round.get((t, False), ())))
-                for t, start, stop in zip(numbers, started, ended, strict=True)
-            ),
-            evaluations=tuple(
-                Stretch(float(start), float(stop), tuple(of_round.get((t, True), ())))
-                for t, start, stop in zip(numbers, ended, judged, strict=True)
-            ),
+            rounds=stretches(started, ended, is_evaluation=False),
+            evaluations=stretches(ended, judged, is_evaluation=True),
             overdue=sum(not each.answered for _, step in steps if step.is_awaited for each in step.instructions),
         )
 
@@ -266,12 +267,12 @@ def _step(phase: str, kind: str, rows: Sequence[dict[str, Any]], each: Sequence[
     if kind != "tell":
         # The columns total, take and waiting add up to the time from queueing to the end of the request.
         ends = [
-            (row["queued_unix"] + row["total_s"] + _taking(row) + _known(row["waiting_s"]), row["waiting_s"])
+            (row["queued_unix"] + row["total_s"] + _taking(row) + columns.known(row["waiting_s"]), row["waiting_s"])
             for row in rows
             if row["outcome"] in ("counted", "failed") and math.isfinite(row["total_s"])
         ]
         ended = max([ended, *(end for end, _ in ends)])
-        rest = max(min((_known(waiting) for _, waiting in ends), default=0.0), 0.0)
+        rest = max(min((columns.known(waiting) for _, waiting in ends), default=0.0), 0.0)
     return Step(phase, kind, tuple(each), ended, rest, any(not one.answered for one in each) and kind != "tell")
 
 
@@ -284,14 +285,15 @@ def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruct
     found = []
     for row, absent in zip(rows, away, strict=True):
         arrived, replied = row["queued_unix"] + row["arrived_s"], row["queued_unix"] + row["replied_s"]
-        queue = _known(row["client_queue_s"])
+        queue = columns.known(row["client_queue_s"])
         encryption, coding = (
-            sum(_known(row[name]) for name in columns_of(part, CLIENT_STAGES)) for part in ("encryption", "coding")
+            sum(columns.known(row[name]) for name in columns_of(part, CLIENT_STAGES))
+            for part in ("encryption", "coding")
         )
-        other = _known(row["handover_s"])
+        other = columns.known(row["handover_s"])
         own_queue = queue
         if math.isfinite(arrived) and math.isfinite(replied):
-            other = max(other, replied - arrived - queue - encryption - coding - _known(row["compute_s"]))
+            other = max(other, replied - arrived - queue - encryption - coding - columns.known(row["compute_s"]))
             begun = arrived + queue
             own_queue = max(begun - max(arrived, free.get(row["client"], arrived)), 0.0)
             free[row["client"]] = replied
@@ -301,14 +303,14 @@ def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruct
                 queued=row["queued_unix"],
                 down=row["wire_down"],
                 up=row["wire_up"],
-                away=max(_known(row["away_s"]) - absent, 0.0) + _known(row["broken_s"]),
-                server_queue=max(_known(row["queue_s"]), 0.0),
+                away=max(columns.known(row["away_s"]) - absent, 0.0) + columns.known(row["broken_s"]),
+                server_queue=max(columns.known(row["queue_s"]), 0.0),
                 client_queue=own_queue,
-                compute=_known(row["compute_s"]),
+                compute=columns.known(row["compute_s"]),
                 encryption=encryption,
                 coding=coding,
                 other=other,
-                decode=max(_known(row["decode_s"]), 0.0),
+                decode=max(columns.known(row["decode_s"]), 0.0),
                 take=max(_taking(row), 0.0),
                 answered=row["outcome"] in ("counted", "failed", "confirmed") and math.isfinite(row["network_s"]),
             )
@@ -317,8 +319,4 @@ def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruct
 
 
 def _taking(row: dict[str, Any]) -> float:
-    return sum(_known(row[name]) for name in TAKING)
-
-
-def _known(value: float | None) -> float:
-    return value if value is not None and math.isfinite(value) else 0.0
+    return sum(columns.known(row[name]) for name in TAKING)

@@ -55,11 +55,7 @@ def waiting_of(calls: pa.Table) -> Waiting:
     calls
         Rows of ``calls.parquet``. Only requests that a round waited for count, not ``tell`` or evaluation.
     """
-    if "kind" in calls.column_names:
-        calls = calls.filter(pc.equal(calls["kind"], "ask"))
-    if not calls.num_rows or "client" not in calls.column_names:
-        nothing = np.empty((0, 0))
-        return Waiting([], [], nothing, nothing, nothing.astype(np.int64))
+    calls = calls.filter(pc.field("kind") == "ask")
     clients, row = columns.grouped(calls, "client")
     rounds, column = np.unique(columns.column(calls, "round").astype(np.int64), return_inverse=True)
     cells, shape = row * rounds.size + column, (len(clients), rounds.size)
@@ -69,8 +65,8 @@ def waiting_of(calls: pa.Table) -> Waiting:
     )
     outcome = np.asarray(calls["outcome"].to_pylist(), dtype=object)
     missed = np.bincount(cells[outcome != "counted"], minlength=took.size).reshape(shape)
-    # Clients without a reply have time nan and count as the slowest.
-    mean = np.nan_to_num(_means(took), nan=np.inf)
+    with np.errstate(invalid="ignore"):  # clients without a reply have mean nan, and count as the slowest
+        mean = np.nan_to_num(np.nansum(took, axis=1) / np.isfinite(took).sum(axis=1), nan=np.inf)
     order = sorted(range(len(clients)), key=lambda k: (-mean[k], clients[k]))
     return Waiting(
         clients=[clients[k] for k in order],
@@ -99,13 +95,6 @@ def thinned(full: Waiting, clients: int, rounds: int) -> Waiting:
         waited=_grouped_means(full.waited, rows, columns),
         missed=_grouped(full.missed, rows, columns),
     )
-
-
-def _means(values: Floats) -> Floats:
-    known = np.isfinite(values)
-    counts = known.sum(axis=1)
-    sums = np.where(known, values, 0.0).sum(axis=1)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def neighbours(size: int, most: int) -> Groups:

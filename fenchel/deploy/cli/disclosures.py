@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from inspect import getdoc, getmembers, isfunction
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +34,7 @@ def disclosures(
     headings = ("phase", "way", "name", "what", "form", "who could read it", "clients", "rounds")
     table = plain_table(*headings, Column("times", justify="right"))
     for row in disclosure_rows(account):
-        table.add_row(*(Text(plain(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in astuple(row)))
+        table.add_row(*(Text(plain(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in row))
     console.print(table)
     for sentence in noise_rows(account):
         say(f"noise  {plain(sentence)}")

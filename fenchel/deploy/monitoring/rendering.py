@@ -20,8 +20,9 @@ from typing import IO, Any
 import yaml
 
 from fenchel.common.errors import FenchelError
+from fenchel.report.files import values_of
 from fenchel.report.render.page import fixed_parts, parts
-from fenchel.report.run import Run, values_of
+from fenchel.report.run import Run
 
 OWN_FILES = ("dashboard.css", "dashboard.js")
 

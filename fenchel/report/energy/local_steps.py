@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 
 from fenchel.common.errors import SettingsError
 from fenchel.report.energy.effort import Effort, Expense, effort_of, expense, rounds_to
-from fenchel.report.energy.least_energy import best_local_steps, best_of_fit, between, fitted
 from fenchel.report.energy.model import Channel, Devices
 from fenchel.report.run import Run
 from fenchel.report.summary import drawn_figures
@@ -128,8 +128,44 @@ def choice(measured: Sequence[Measured], devices: Devices, channel: Channel) -> 
         tau: sum(cost.energy for _, cost in group) / sum(effort.rounds for effort, _ in group)
         for tau, group in groups.items()
     }
-    best = best_local_steps(rounds, lambda tau: between(of_round, tau))
-    return LeastEnergy(best, rounds, of_round, _fit(groups, rounds))
+    return LeastEnergy(best_local_steps(rounds, of_round), rounds, of_round, _fit(groups, rounds))
+
+
+def best_local_steps(rounds: Mapping[int, float], energy_of_round: Mapping[int, float]) -> int:
+    """Return the number of local steps with the least energy to a target (docs/specifications/drdm.md, section 4.2).
+
+    Only the numbers in the tables are compared. If the rounds S and the energy of a round are linear between two
+    entries, as ``tau E_step + E_tx`` is, then their product has no minimum in between.
+
+    Parameters
+    ----------
+    rounds
+        S(tau), the rounds to the target with tau local steps, with at least one entry.
+    energy_of_round
+        Energy of all clients in a round with tau local steps, in any unit.
+    """
+    return min(sorted(rounds), key=lambda tau: rounds[tau] * energy_of_round[tau])
+
+
+def fitted(rounds: Mapping[int, float]) -> tuple[float, float]:
+    """Return a and b of the least-squares fit ``S(tau) = a + b / tau`` to a table of at least two entries."""
+    tau = np.array(sorted(rounds), np.float64)
+    columns = np.stack([np.ones_like(tau), 1 / tau], axis=1)
+    (a, b), *_ = np.linalg.lstsq(columns, np.array([rounds[int(t)] for t in tau]), rcond=None)
+    return float(a), float(b)
+
+
+def best_of_fit(a: float, b: float, ratio: float) -> float:
+    """Return the best number of local steps for ``S(tau) = a + b / tau``, which is ``sqrt((b / a) r)``.
+
+    Parameters
+    ----------
+    a, b
+        Coefficients of the fit.
+    ratio
+        Ratio r of the energy of a round's upload to that of one local step.
+    """
+    return math.sqrt(b / a * ratio)
 
 
 def _fit(groups: dict[int, list[tuple[Effort, Expense]]], rounds: dict[int, float]) -> Fit | None:

@@ -151,8 +151,3 @@ def computing(device: Device, macs: float) -> Cost:
     """Return the cost of multiply-accumulate operations: ``kappa cycles f^2`` joules and ``cycles / f`` seconds."""
     cycles = macs * device.cycles_per_mac
     return Cost(device.capacitance * cycles * device.frequency**2, cycles / device.frequency)
-
-
-def bits_of(vectors: float, parameters: int, scalars: int = 0, *, float_bytes: int = 4, header: int = 0) -> float:
-    """Return the estimated bits of a message: vectors of ``parameters`` numbers, scalars, and ``header`` bits."""
-    return 8 * float_bytes * (vectors * parameters + scalars) + header

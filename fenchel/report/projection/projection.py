@@ -111,8 +111,11 @@ class _LinkModel:
     free_at: float = -math.inf
     latest: float = -math.inf
 
-    def pass_on(self, ready: float, size: float, shared: _Shared) -> _ProjectedPassage:
-        """Send a message of ``size`` bytes that is ready at time ``ready``, in first-in, first-out order."""
+    def pass_on(self, ready: float, size: float, shared: _Shared, parts: TimeParts) -> float:
+        """Send a message of ``size`` bytes that is ready at time ``ready``, in first-in, first-out order.
+
+        Return the time of its arrival, and add the time of its transmission to ``parts``.
+        """
         started = max(ready, self.free_at)
         left = max(started + self._leaving(size), shared.pass_on(started, size))
         self.free_at = left
@@ -120,7 +123,10 @@ class _LinkModel:
         if self.link.jitter:
             extra = self.link.jitter / 2 * min(float(self.draws.standard_exponential()), _LONGEST_JITTER)
         self.latest = max(self.latest, left + self.link.rtt / 2 + extra)
-        return _ProjectedPassage(queueing=started - ready, serialisation=left - started, arrived=self.latest, left=left)
+        parts.queueing += started - ready
+        parts.serialisation += left - started
+        parts.propagation += self.latest - left
+        return self.latest
 
     def _leaving(self, size: float) -> float:
         """Return the seconds until the last byte has left.
@@ -144,16 +150,6 @@ class _Shared:
             return ready
         self.free_at = max(ready, self.free_at) + size / self.rate
         return self.free_at
-
-
-@dataclass(frozen=True, slots=True)
-class _ProjectedPassage:
-    """Projected transmission of a message: seconds of queueing and serialisation, times of departure and arrival."""
-
-    queueing: float
-    serialisation: float
-    left: float
-    arrived: float
 
 
 @dataclass
@@ -220,7 +216,8 @@ class _LinkEstimate:
         done = [self._carry_out(each, max(each.queued + shift, base)) for each in step.instructions]
         # Replies enter the server's link in the order in which clients finish.
         for answer in sorted(done, key=lambda each: each.replied):
-            self._send_back(answer)
+            link = self._client(answer.instruction.client).up
+            answer.received = link.pass_on(answer.replied, answer.instruction.up, self._in, answer.parts)
         if not step.is_awaited:
             return _Done(step, base, base, TimeParts())
         here = sorted((each for each in done if each.instruction.answered), key=lambda each: each.received)
@@ -239,27 +236,18 @@ class _LinkEstimate:
     def _carry_out(self, each: Instruction, queued: float) -> _Answer:
         """Project the transmission of an instruction and the client's work on it."""
         client = self._client(each.client)
-        down = client.down.pass_on(queued + each.away + each.server_queue, each.down, self._out)
-        begun = max(down.arrived, client.free_at) + each.client_queue
-        client.free_at = begun + each.compute + each.encryption + each.coding + each.other
         parts = TimeParts(
             compute=each.compute,
             encryption=each.encryption,
             coding=each.coding,
-            serialisation=down.serialisation,
-            propagation=down.arrived - down.left,
             away=each.away,
-            queueing=each.server_queue + down.queueing + begun - down.arrived + each.other,
+            queueing=each.server_queue,
         )
+        arrived = client.down.pass_on(queued + each.away + each.server_queue, each.down, self._out, parts)
+        begun = max(arrived, client.free_at) + each.client_queue
+        client.free_at = begun + each.compute + each.encryption + each.coding + each.other
+        parts.queueing = parts.queueing + begun - arrived + each.other
         return _Answer(each, client.free_at, parts)
-
-    def _send_back(self, answer: _Answer) -> None:
-        each = answer.instruction
-        up = self._client(each.client).up.pass_on(answer.replied, each.up, self._in)
-        answer.received = up.arrived
-        answer.parts.serialisation += up.serialisation
-        answer.parts.propagation += up.arrived - up.left
-        answer.parts.queueing += up.queueing
 
     def _take(self, answer: _Answer) -> None:
         each = answer.instruction

@@ -14,17 +14,14 @@ from fenchel.report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of_all
 from fenchel.report.groups import bands_of, groups_of
 from fenchel.report.latency import histograms
 from fenchel.report.run import Run
-from fenchel.report.summary import SHARES
-from fenchel.report.traffic import LAYERS, carried_by
+from fenchel.report.traffic import by_client, by_layer
 from fenchel.report.waiting import names_of, neighbours, thinned, waiting_of
 
-_QUALITY = ("loss", "accuracy", "auc")
 _POINTS = 400  # largest number of points of a curve, the resolution of a screen
 _BARS = 120
 _MAP = (200, 400)  # largest numbers of clients and rounds in the map of waiting
 _SHARED = {
-    *figure_names.CLIENT_ACCURACY.values(),
-    *(f"{split}_{kind}" for split in figure_names.SPLITS for kind in _QUALITY),
+    name for shared in figure_names.SHARED_CHARTS.values() for name in shared.values() if not name.endswith("_error")
 }
 """Figures that one chart shows together, in which a constant one would seem to be unknown if it were left out."""
 
@@ -74,13 +71,10 @@ def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     main = figure_names.objective(known)
     known = [name for name in known if name == main or not _tells_nothing(name, main, curves)]
     found = [_panel(figure_names.title(name), {"": name}) for name in (main, OPTIMALITY_GAP) if name in known]
-    for kind, heading in figure_names.KINDS.items():
-        figures = {split: f"{split}_{kind}" for split in figure_names.SPLITS if f"{split}_{kind}" in known}
+    for heading, shared in figure_names.SHARED_CHARTS.items():
+        figures = {label: name for label, name in shared.items() if name in known}
         if figures:
             found.append(_panel(heading, figures))
-    figures = {which: name for which, name in figure_names.CLIENT_ACCURACY.items() if name in known}
-    if figures:
-        found.append(_panel("Client accuracy", figures))
     drawn_already = {name for panel in found for name in panel["figures"].values()}
     own = [name for name in known if name not in {"objective", main} | drawn_already]
     return found + [_panel(figure_names.title(name), {"": name}) for name in own]
@@ -133,35 +127,20 @@ def _time(run: Run) -> dict[str, Any]:
 
 def _traffic(run: Run) -> dict[str, Any]:
     """Return the bytes of each round by layer and direction, or their means over groups of rounds."""
-    metrics = run.metrics_table
-    layers = {
-        layer: {way: columns.column(metrics, name) for way, name in zip(("down", "up"), pair, strict=True)}
-        for layer, pair in LAYERS.items()
-    }
+    layers = by_layer(run.metrics_table)
     return {layer: _rounds(run, ways) for layer, ways in layers.items() if _counted(ways)}
 
 
 def _clients(run: Run) -> dict[str, Any]:
     """Return the parts of the mean duration of each client's calls in seconds, the slowest client first."""
-    clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
-    clients.sort(key=lambda one: -one.busy)  # order by the time of the client's own work
-    means = {part: np.array([one.mean[part] for one in clients], np.float64) for part in SHARES}
-    return _bars([one.name for one in clients], _spent(means), " … ")
+    names, means = summary.time_by_client(run)
+    return _bars(names, _spent(means), " … ")
 
 
 def _carried(run: Run) -> dict[str, Any]:
     """Return bars of the clients' bytes by layer and direction, evaluation included, in descending wire bytes."""
-    clients = carried_by(run.calls_table, "client")
-    clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
-    names = [one.name for one in clients]
-    layers = {
-        layer: {
-            "down": np.array([one.down[layer] for one in clients], np.float64),
-            "up": np.array([one.up[layer] for one in clients], np.float64),
-        }
-        for layer in LAYERS
-    }
-    return {layer: _bars(names, ways, " … ") for layer, ways in layers.items() if _counted(ways)}
+    found = by_client(run.calls_table)
+    return {layer: _bars(found.names, ways, " … ") for layer, ways in found.layers.items() if _counted(ways)}
 
 
 def _counted(ways: dict[str, Floats]) -> bool:

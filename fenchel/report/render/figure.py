@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fenchel.report.groups import Band, bands_of, groups_of
 from fenchel.report.render.canvas import COLORS, canvas
 from fenchel.report.run import Run
 
-_DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+_DASHES = ("-", "--", ":", "-.")
 
 
 def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
@@ -48,35 +48,25 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
         from matplotlib.lines import Line2D
         from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-        lines = [
-            Line2D(
-                [],
-                [],
-                color=COLORS[index % len(COLORS)],
-                linestyle=_DASHES[index // len(COLORS) % len(_DASHES)],
-                linewidth=1.8,
-                label=plain(name),
-            )
-            for index, name in enumerate(names)
+        styles: list[dict[str, Any]] = [
+            {
+                "color": COLORS[index % len(COLORS)],
+                "linestyle": _DASHES[index // len(COLORS) % len(_DASHES)],
+                "linewidth": 1.8,
+            }
+            for index in range(len(names))
         ]
-        drawn = [line for each, line in zip(curves, lines, strict=True) if axis in each.costs]
         for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-            for each, band, line in zip(curves, bands, lines, strict=True):
+            for each, band, style in zip(curves, bands, styles, strict=True):
                 if name not in each.figures or axis not in each.costs:
                     continue
                 values = each.figures[name]
                 known = np.isfinite(values)
                 if name in band.low:
                     edges = (band.low[name][known], band.high[name][known])
-                    axes.fill_between(each.costs[axis][known], *edges, color=line.get_color(), alpha=0.2, linewidth=0)
-                axes.plot(
-                    each.costs[axis][known],
-                    values[known],
-                    color=line.get_color(),
-                    linestyle=line.get_linestyle(),
-                    marker="o" if known.sum() == 1 else None,
-                    linewidth=line.get_linewidth(),
-                )
+                    axes.fill_between(each.costs[axis][known], *edges, color=style["color"], alpha=0.2, linewidth=0)
+                marker = "o" if known.sum() == 1 else None
+                axes.plot(each.costs[axis][known], values[known], marker=marker, **style)
             axes.set_title(figure_names.title(name))
             axes.set_xlabel(title)
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=axis == "round", min_n_ticks=1))
@@ -91,6 +81,8 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         if len(runs) > 1:
             # An automatic legend omits labels with a leading underscore, so the legend lists all lines explicitly.
-            drawn_names = [str(line.get_label()) for line in drawn]
-            figure.legend(drawn, drawn_names, loc="outside lower left", ncols=4, frameon=False)
+            drawn = [number for number, each in enumerate(curves) if axis in each.costs]
+            lines = [Line2D([], [], **styles[number]) for number in drawn]
+            labels = [plain(names[number]) for number in drawn]
+            figure.legend(lines, labels, loc="outside lower left", ncols=4, frameon=False)
     return path

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from fenchel.report import figure_names, summary
 from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 from fenchel.report.groups import INTERVALS, SeedGroup
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts, Shares
-from fenchel.report.traffic import LAYERS, TrafficRow
+from fenchel.report.traffic import Traffic, totals
 from fenchel.report.wall_time import wall_of
 
 _CLIENTS = 20  # largest number of rows in the table of clients
@@ -64,7 +66,7 @@ def _clients_text(clients: Any) -> str | None:
 
 def _ending(run: Run) -> str:
     if run.reason:
-        lines = "<br>".join(text(line) for line in run.reason.splitlines())
+        lines = "<br>".join(map(text, run.reason.splitlines()))
         return f'<div class="notice stopped"><b>Stopped after round {run.rounds:,}</b><p>{lines}</p></div>'
     if run.state == "unfinished":
         return (
@@ -90,14 +92,14 @@ def environment(run: Run) -> str:
 
 def tiles(run: Run) -> str:
     """Return the HTML tiles with the main metrics of a run."""
-    traffic = summary.traffic(run.metrics_table)
+    traffic = totals(run.metrics_table)
     shown = [
         *((figure_names.title(name), bounded_text(name, run.figures)) for name in _main(run.figures)[:3]),
         ("Wall time", seconds_text(wall_of(run).total)),
         ("Time in rounds", seconds_text(summary.rounds_seconds(run))),
         ("Waiting for the slowest", seconds_text(summary.idle_seconds(run.steady.metrics))),
-        ("To clients", bytes_text(traffic.wire_down)),
-        ("From clients", bytes_text(traffic.wire_up)),
+        ("To clients", bytes_text(traffic["wire_down"])),
+        ("From clients", bytes_text(traffic["wire_up"])),
     ]
     cells = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in shown)
     return f'<dl class="tiles">{cells}</dl>'
@@ -113,13 +115,18 @@ def swatch(index: int) -> str:
     return f'<span class="swatch" data-run="{index}"></span>'
 
 
-def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
+def marked(names: Sequence[str], marks: Sequence[int] | None = None) -> list[str]:
+    """Return names in HTML, each with its coloured marker; by default in the order of the colours."""
+    return [f"{swatch(mark)}{text(name)}" for name, mark in zip(names, marks or range(len(names)), strict=True)]
+
+
+def comparison(runs: Sequence[Run], labels: Sequence[str]) -> str:
     """Return the table with the results of each run, and with the differing settings if they are few.
 
     Parameters
     ----------
-    marks
-        Index of each run's colour.
+    labels
+        Name of each run with its coloured marker, in HTML (:func:`marked`).
     """
     differing = summary.differing_settings(runs)
     if len(differing) > _BESIDE:
@@ -133,17 +140,17 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
         + _heads("n", (*titles, "Done", "Time in rounds", "Wall time", "Bytes in rounds"))
     )
     rows = []
-    for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True)):
-        traffic = summary.traffic(run.metrics_table)
+    for index, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        traffic = totals(run.metrics_table)
         numbers = (
             *(bounded_text(figure, run.figures) for figure in shown),
             f"{run.rounds:,}",
             seconds_text(summary.rounds_seconds(run)),
             seconds_text(wall_of(run).total),
-            bytes_text(traffic.wire_down + traffic.wire_up),
+            bytes_text(traffic["wire_down"] + traffic["wire_up"]),
         )
         rows.append(
-            f'<td title="{text(run.id)}">{swatch(mark)}{text(name)}</td><td>{state(run)}</td>'
+            f'<td title="{text(run.id)}">{label}</td><td>{state(run)}</td>'
             + _settings(given[index] for given in differing.values())
             + _cells("n", numbers)
         )
@@ -152,8 +159,8 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
 
 def grouped(groups: Sequence[SeedGroup]) -> str:
     """Return the table of means over seeds, with a row for each figure and a column for each group."""
-    known = {name: None for group in groups for run in group.counted for name in run.figures}
-    heads = "<th>Final figure</th>" + _heads("run n", _marked(group.name for group in groups))
+    known = list(dict.fromkeys(name for group in groups for name in group.estimates))
+    heads = "<th>Final figure</th>" + _heads("run n", marked([group.name for group in groups]))
     rows = ["<td>Seeds</td>" + _cells("n", (group.seeds_text for group in groups))]
     rows += [
         f"<td>{text(figure_names.title(name))}</td>"
@@ -170,7 +177,7 @@ def differences(differing: Mapping[str, Sequence[object]], names: Sequence[str])
     """Return the table of differing settings, with a row for each setting and a column for each run or group."""
     if not differing:
         return "<p class='note'>All settings are the same.</p>"
-    heads = "<th>Setting</th>" + _heads("run", _marked(names))
+    heads = "<th>Setting</th>" + _heads("run", marked(names))
     rows = [f"<td><code>{text(key)}</code></td>{_settings(values)}" for key, values in differing.items()]
     return _table(heads, rows)
 
@@ -183,7 +190,7 @@ def _key(key: str) -> str:
 
 def bar(split: Shares, scale: float) -> str:
     """Return a stacked bar whose full width is ``scale`` seconds; empty if the total is unknown."""
-    if not math.isfinite(summary.total_of(split)) or not scale > 0:
+    if not math.isfinite(sum(split.values())) or not scale > 0:
         return ""
     pieces = "".join(
         f'<i class="{part}" style="width:{seconds / scale:.3%}" title="{part_text(part)}: {seconds_text(seconds)}"></i>'
@@ -195,7 +202,7 @@ def bar(split: Shares, scale: float) -> str:
 def time_share(run: Run) -> str:
     """Return the bar of a whole run with named parts, which serves as the legend of the chart below."""
     split = summary.time_split(run.steady.metrics)
-    total = summary.total_of(split)
+    total = sum(split.values())
     if not total:
         return ""
     serialisation, propagation = summary.network_split(run.steady.metrics)
@@ -226,31 +233,30 @@ def wall(run: Run) -> str:
     return f'<p class="equation">Wall time <b>{seconds_text(whole.total)}</b> = {sum_of}.{waited}</p>'
 
 
-def walls(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
+def walls(runs: Sequence[Run], labels: Sequence[str]) -> str:
     """Return the table of several runs' wall-clock times, with the parameters of :func:`comparison`."""
     found = [wall_of(run) for run in runs]
     parts = list(dict.fromkeys(part for one in found for part in one.parts()))
     heads = "<th>Run</th>" + _heads("n", ("Wall time", *map(str.capitalize, parts), "Waiting for the slowest"))
     rows = []
-    for run, name, one, mark in zip(runs, names, found, marks, strict=True):
+    for run, label, one in zip(runs, labels, found, strict=True):
         idle = summary.idle_seconds(run.steady.metrics)
         seconds = (one.total, *(one.parts().get(part, 0.0) for part in parts), idle)
-        rows.append(f"<td>{swatch(mark)}{text(name)}</td>" + _cells("n", map(seconds_text, seconds)))
+        rows.append(f"<td>{label}</td>" + _cells("n", map(seconds_text, seconds)))
     return _table(heads, rows)
 
 
-def times(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
+def times(runs: Sequence[Run], labels: Sequence[str]) -> str:
     """Return the bars of several runs' time on a common scale, with the parameters of :func:`comparison`."""
     splits = [summary.time_split(run.steady.metrics) for run in runs]
-    longest = max(summary.total_of(split) for split in splits)
+    longest = max(sum(split.values()) for split in splits)
     parts = [part for part in summary.SHARES if any(part in summary.shown(split) for split in splits)]
     heads = '<th>Run</th><th class="wide"></th>' + _heads(
         "n", (f'<span class="key {part}"></span>{part_text(part)}' for part in parts)
     )
     rows = [
-        f"<td>{swatch(mark)}{text(name)}</td><td>{bar(split, longest)}</td>"
-        + _cells("n", (seconds_text(split[part]) for part in parts))
-        for split, name, mark in zip(splits, names, marks, strict=True)
+        f"<td>{label}</td><td>{bar(split, longest)}</td>" + _cells("n", (seconds_text(split[part]) for part in parts))
+        for split, label in zip(splits, labels, strict=True)
     ]
     return _table(heads, rows)
 
@@ -270,21 +276,25 @@ def clients(costs: Sequence[CallCosts]) -> str:
     return _costs("Client", [(text(one.name), one) for one in costs[:_CLIENTS]]) + note
 
 
-def carried(phases: Sequence[TrafficRow]) -> str:
+def carried(phases: Traffic) -> str:
     """Return the table of the bytes of each phase, by layer and direction."""
-    known = [layer for layer in LAYERS if any(math.isfinite(one.up[layer] + one.down[layer]) for one in phases)]
-    ways = (f"{layer.capitalize()} {way}" for layer in known for way in ("down", "up"))
-    heads = "<th>Phase</th>" + _heads("n", ("Calls", *ways))
-    rows = []
-    for one in phases:
-        counts = (bytes_text(way[layer]) for layer in known for way in (one.down, one.up))
-        rows.append(f"<td>{text(one.name)}</td>" + _cells("n", (f"{one.calls:,}", *counts)))
+    counted = {
+        f"{layer.capitalize()} {way}": values
+        for layer, ways in phases.layers.items()
+        if np.isfinite(sum(ways.values())).any()
+        for way, values in ways.items()
+    }
+    heads = "<th>Phase</th>" + _heads("n", ("Calls", *counted))
+    rows = [
+        f"<td>{text(name)}</td>" + _cells("n", (f"{calls:,}", *map(bytes_text, counts)))
+        for name, calls, *counts in zip(phases.names, phases.calls, *counted.values(), strict=True)
+    ]
     return _table(heads, rows)
 
 
 def _costs(heading: str, rows: Iterable[tuple[str, CallCosts]]) -> str:
     rows = list(rows)
-    totals = [summary.total_of(one.mean) for _, one in rows]
+    totals = [sum(one.mean.values()) for _, one in rows]
     longest = max(filter(math.isfinite, totals), default=0.0)
     encrypted = any(one.encryption_p50 > 0 for _, one in rows)
     hidden = ("Encryption",) if encrypted else ()
@@ -306,11 +316,6 @@ def _costs(heading: str, rows: Iterable[tuple[str, CallCosts]]) -> str:
 
 def _misses(count: int) -> str:
     return f'<td class="n {"bad" if count else "none"}">{count:,}</td>'
-
-
-def _marked(names: Iterable[str]) -> list[str]:
-    """Return names in the order of the runs' colours, each with its coloured marker."""
-    return [f"{swatch(index)}{text(name)}" for index, name in enumerate(names)]
 
 
 def _settings(values: Iterable[object]) -> str:

@@ -14,13 +14,18 @@ from typing import Any
 
 from fenchel.report import summary
 from fenchel.report.curves import AXES
-from fenchel.report.groups import SeedGroup, differing_groups, groups_of, run_names
+from fenchel.report.groups import SeedGroup, differing, groups_of, run_names
 from fenchel.report.render import charts, html
 from fenchel.report.render.html import text
 from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
 from fenchel.report.traffic import carried_by
+
+_EXPLAINED = (
+    "<p class='note'>The rounds alone: a round is as long as the last answer that each of its exchanges waited "
+    "for, and the parts are those of these answers. What other clients waited meanwhile is not among them.</p>"
+)
 
 
 def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None] = ()) -> Path:
@@ -95,7 +100,7 @@ def fixed_parts() -> Fixed:
 def parts(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> PageParts:
     """Return the content of a page on some runs, with the parameters of :func:`write_report`."""
     groups = groups_of(runs)
-    names = run_names(groups, runs) if groups else summary.labels(runs)
+    names = run_names(groups, runs)
     numbers = charts.chart_data(runs, names, optima)
     data = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
     several = len(runs) > 1
@@ -131,23 +136,24 @@ def _single(run: Run, name: str, curves: str) -> str:
 def _several(runs: Sequence[Run], names: Sequence[str], groups: Sequence[SeedGroup], curves: str) -> str:
     colour = {id(run): index for index, group in enumerate(groups) for run in group.runs}
     marks = [colour.get(id(run), index) for index, run in enumerate(runs)]
+    labels = html.marked(names, marks)
     each = "".join(
-        f'<details class="run"><summary>{html.swatch(mark)}{text(name)} {html.state(run)}</summary>'
+        f'<details class="run"><summary>{label} {html.state(run)}</summary>'
         f'<p class="id">{text(run.id)}</p>{html.headline(run)}{_details(run, index)}</details>'
-        for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True))
+        for index, (run, label) in enumerate(zip(runs, labels, strict=True))
     )
-    comparison = html.comparison(runs, names, marks)
-    differing = html.differences(
-        differing_groups(groups) if groups else summary.differing_settings(runs),
+    comparison = html.comparison(runs, labels)
+    differences = html.differences(
+        differing([group.runs[0] for group in groups]) if groups else summary.differing_settings(runs),
         [group.name for group in groups] or names,
     )
     first, later = (html.grouped(groups), comparison) if groups else (comparison, "")
     return (
         f"<header><p class='kind'>Fenchel runs</p><h1>{len(runs)} runs compared</h1></header>"
         f"{first}{curves}"
-        f"<section><h2>Where the time goes</h2>{html.walls(runs, names, marks)}{_explained()}"
-        f"{html.times(runs, names, marks)}</section>"
-        f"<section><h2>Settings that differ</h2>{differing}</section>"
+        f"<section><h2>Where the time goes</h2>{html.walls(runs, labels)}{_EXPLAINED}"
+        f"{html.times(runs, labels)}</section>"
+        f"<section><h2>Settings that differ</h2>{differences}</section>"
         f"<section><h2>Run by run</h2>{later}{each}</section>"
     )
 
@@ -162,8 +168,8 @@ def _convergence(names: Sequence[str], panels: Sequence[dict[str, Any]], axes: M
         splits = [split for split in ("test", "train", "holdout") if any(split in p["figures"] for p in panels)]
         switches += _switch("split", "Samples", {split: split.capitalize() for split in splits})
         entries = "".join(
-            f'<button type="button" aria-pressed="true" data-toggle="{index}">{html.swatch(index)}{text(name)}</button>'
-            for index, name in enumerate(names)
+            f'<button type="button" aria-pressed="true" data-toggle="{index}">{label}</button>'
+            for index, label in enumerate(html.marked(names))
         )
         legend = f'<div class="legend" aria-label="Runs shown">{entries}</div>'
     drawn = "".join(
@@ -191,7 +197,7 @@ def _details(run: Run, index: int) -> str:
     clients = summary.costs_by(summary.own_calls(run.steady.calls), "client")
     if run.rounds:
         parts.append(
-            f"<section><h2>Where the time goes</h2>{html.wall(run)}{_explained()}{html.time_share(run)}"
+            f"<section><h2>Where the time goes</h2>{html.wall(run)}{_EXPLAINED}{html.time_share(run)}"
             f"{_run_chart('Seconds per round', 'time', index)}</section>"
         )
     if phases:
@@ -213,9 +219,10 @@ def _details(run: Run, index: int) -> str:
             "crossed the connections, by the operating system's count. The bars of rounds are without the "
             "evaluation, those of clients with it.</p></section>"
         )
+    settings = "\n".join(map(text, run.settings_text.splitlines()))
     parts.append(
         f"<section>{html.warnings(run)}<details class='settings'><summary>Settings</summary>"
-        f"<pre>{text_block(run.settings_text)}</pre></details>{html.environment(run)}</section>"
+        f"<pre>{settings}</pre></details>{html.environment(run)}</section>"
     )
     return "".join(parts)
 
@@ -229,18 +236,6 @@ def _clients(clients: Sequence[CallCosts], index: int) -> str:
         "<p class='note'>How long each client waited for slower clients, or how long its answers took. "
         "Colours end at the 99th percentile of the rounds; round 0 is the setup. A cross is an answer that did not "
         "come or did not count; where a client was not asked there is nothing.</p>"
-    )
-
-
-def text_block(foreign: str) -> str:
-    """Return untrusted text of several lines, escaped for HTML."""
-    return "\n".join(text(line) for line in foreign.splitlines())
-
-
-def _explained() -> str:
-    return (
-        "<p class='note'>The rounds alone: a round is as long as the last answer that each of its exchanges waited "
-        "for, and the parts are those of these answers. What other clients waited meanwhile is not among them.</p>"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fenchel.common.data.table import PartitionTable
+from fenchel.report.formatting import count_text
 from fenchel.report.render.canvas import canvas
 
 _INK = "#1b2a3a"
@@ -69,6 +70,5 @@ def _heading(table: PartitionTable) -> str:
     total = table.counts.sum(axis=0)
     least, most = int(total.min()), int(total.max())
     sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    clients = "1 client" if len(total) == 1 else f"{len(total):,} clients"
     space = "\n" if len(table.title) > 24 else " "  # a longer title leaves no space for the sizes on its line
-    return f"{table.title}:{space}{clients} of {sizes} samples"
+    return f"{table.title}:{space}{count_text(len(total), 'client')} of {sizes} samples"

@@ -17,7 +17,7 @@ from fenchel.report.latency import histograms
 from fenchel.report.render import figure
 from fenchel.report.render.canvas import COLORS, canvas, label_logarithmic
 from fenchel.report.run import Run
-from fenchel.report.traffic import carried_by
+from fenchel.report.traffic import by_client
 from fenchel.report.waiting import neighbours, thinned, waiting_of
 
 if TYPE_CHECKING:
@@ -98,14 +98,9 @@ def _time_by_round(run: Run, axes: Axes) -> str:
 
 
 def _time_by_client(run: Run, axes: Axes) -> str:
-    clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
-    clients.sort(key=lambda one: -one.busy)
-    shown = clients[:_CLIENTS]
-    parts = {part: np.array([one.mean[part] for one in shown], np.float64) for part in summary.SHARES}
-    _stack(axes, np.arange(len(shown), dtype=np.float64), parts)
-    _name(axes, [one.name for one in shown])
-    _unit(axes.yaxis, "s")
-    some = f"the slowest {_CLIENTS} of {len(clients):,} clients" if len(clients) > _CLIENTS else "by client"
+    names, means = summary.time_by_client(run)
+    _bars(axes, names, means, "s")
+    some = f"the slowest {_CLIENTS} of {len(names):,} clients" if len(names) > _CLIENTS else "by client"
     return f"Mean seconds of a call, {some}"
 
 
@@ -166,17 +161,10 @@ def _waiting(run: Run, axes: Axes) -> str:
 
 
 def _bytes_by_client(run: Run, axes: Axes) -> str:
-    clients = carried_by(run.calls_table, "client")
-    clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
-    shown = clients[:_CLIENTS]
-    parts = {
-        "to clients": np.array([one.down["wire"] for one in shown], np.float64),
-        "from clients": np.array([one.up["wire"] for one in shown], np.float64),
-    }
-    _stack(axes, np.arange(len(shown), dtype=np.float64), parts)
-    _name(axes, [one.name for one in shown])
-    _unit(axes.yaxis, "B")
-    some = f", the heaviest {_CLIENTS} of {len(clients):,} clients" if len(clients) > _CLIENTS else " by client"
+    found = by_client(run.calls_table)
+    names, wire = found.names, found.layers["wire"]
+    _bars(axes, names, {"to clients": wire["down"], "from clients": wire["up"]}, "B")
+    some = f", the heaviest {_CLIENTS} of {len(names):,} clients" if len(names) > _CLIENTS else " by client"
     return f"Bytes on the wire{some}"
 
 
@@ -198,10 +186,14 @@ def _stack(axes: Axes, at: Floats, parts: dict[str, Floats], width: float = 0.86
             floor = floor + known
 
 
-def _name(axes: Axes, names: Sequence[str]) -> None:
-    turned = len(names) > 8
-    axes.set_xticks(range(len(names)), [plain(name) for name in names])
+def _bars(axes: Axes, names: Sequence[str], parts: dict[str, Floats], unit: str) -> None:
+    """Draw a stacked bar for each of the first clients, with its name."""
+    shown = [plain(name) for name in names[:_CLIENTS]]
+    _stack(axes, np.arange(len(shown), dtype=np.float64), {part: values[:_CLIENTS] for part, values in parts.items()})
+    turned = len(shown) > 8
+    axes.set_xticks(range(len(shown)), shown)
     axes.tick_params(axis="x", labelrotation=90 if turned else 0, labelsize=7 if turned else 9)
+    _unit(axes.yaxis, unit)
 
 
 def _unit(axis: Any, unit: str) -> None:

@@ -10,16 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fenchel.common.storage.call_columns import STAGES
 from fenchel.report import columns, summary
 from fenchel.report.curves import Curves, curves_of_all, known_figures
 from fenchel.report.formatting import plain
-from fenchel.report.groups import SeedGroup, groups_of, run_names
+from fenchel.report.groups import groups_of, run_names
 from fenchel.report.latency import histograms
 from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
-from fenchel.report.stages import stages_of
-from fenchel.report.traffic import LAYERS, carried_by
+from fenchel.report.traffic import LAYERS, by_layer, carried_by
 from fenchel.report.waiting import waiting_of
 from fenchel.report.wall_time import wall_of
 
@@ -49,7 +50,7 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
         their seed have ``seeds.csv``.
     """
     groups = groups_of(runs)
-    names = run_names(groups, runs) if groups else summary.labels(runs)
+    names = run_names(groups, runs)
     curves = curves_of_all(runs, optima)
     figures = known_figures(curves)
     tables: dict[str, tuple[Sequence[str], Iterable[Row]]] = {
@@ -63,18 +64,16 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
     if groups:
         tables["seeds"] = (
             ("group", "figure", "seeds", "mean", "low", "high"),
-            (row for group in groups for row in _means(group)),
+            (
+                (group.name, figure, one.seeds, one.mean, one.low, one.high)
+                for group in groups
+                for figure, one in group.estimates.items()
+            ),
         )
     if len(runs) > 1:
         differing = summary.differing_settings(runs)
         tables["settings"] = (("setting", *names), ((key, *values) for key, values in differing.items()))
     return [_write(folder / f"{name}.csv", heads, rows) for name, (heads, rows) in tables.items()]
-
-
-def _means(group: SeedGroup) -> Iterator[Row]:
-    for figure in dict.fromkeys(name for run in group.counted for name in run.figures):
-        one = group.estimate(figure)
-        yield group.name, figure, one.seeds, one.mean, one.low, one.high
 
 
 def _curves(name: str, curves: Curves, figures: Sequence[str]) -> Iterator[Row]:
@@ -103,8 +102,19 @@ def _times(run: Run) -> Iterator[Row]:
 
 
 def _stages(run: Run) -> Iterator[Row]:
-    for one in stages_of(run.steady.calls):
-        yield one.client, one.phase, one.answered, *one.seconds.values(), one.remainder, one.whole
+    calls = columns.answered(run.steady.calls)
+    calls = calls.filter(np.isfinite(columns.column(calls, "total_s")))
+    if not calls.num_rows:
+        return
+    (clients, client), (phases, phase) = (columns.grouped(calls, key) for key in ("client", "phase"))
+    pairs, pair, counts = np.unique(client * len(phases) + phase, return_inverse=True, return_counts=True)
+    seconds = [*(columns.column(calls, stage.column) for stage in STAGES), columns.until_over(calls)]
+    means = np.stack([np.bincount(pair, weights=values) / counts for values in seconds], axis=1)
+    names = [(clients[number // len(phases)], phases[number % len(phases)]) for number in pairs]
+    for (client_name, phase_name), count, (*stages, whole) in sorted(
+        zip(names, counts, means, strict=True), key=lambda row: row[0]
+    ):
+        yield client_name, phase_name, count, *stages, whole - np.nansum(stages), whole
 
 
 def _bins(run: Run) -> Iterator[Row]:
@@ -129,14 +139,15 @@ def _waiting(run: Run) -> Iterator[Row]:
 
 def _traffic(run: Run) -> Iterator[Row]:
     metrics = run.metrics_table
-    counts = [columns.column(metrics, column) for pair in LAYERS.values() for column in pair]
+    counts = [values for ways in by_layer(metrics).values() for values in ways.values()]
     for number, *values in zip(columns.column(metrics, "round"), *counts, strict=True):
         yield int(number), *values
 
 
 def _carried(key: str, run: Run) -> Iterator[Row]:
-    for one in carried_by(run.calls_table, key):
-        yield one.name, one.calls, *(way[layer] for layer in LAYERS for way in (one.down, one.up))
+    found = carried_by(run.calls_table, key)
+    counts = [values for ways in found.layers.values() for values in ways.values()]
+    yield from zip(found.names, found.calls, *counts, strict=True)
 
 
 _WALL = ("wall_s", "setup_s", "rounds_s", "evaluation_s", "rest_s", "paused_s", "idle_s")

@@ -13,19 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fenchel.report import figure_names, summary
-from fenchel.report.formatting import (
-    UNKNOWN,
-    bounded_text,
-    bytes_text,
-    count_text,
-    part_text,
-    plain,
-    plain_lines,
-    seconds_text,
-)
+from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 from fenchel.report.groups import INTERVALS, SeedGroup, groups_of
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
+from fenchel.report.traffic import totals
 from fenchel.report.wall_time import WallTime, wall_of
 
 _SLOWEST = 5  # largest number of clients displayed for a single run
@@ -66,7 +58,7 @@ def _described(run: Run) -> dict[str, Any]:
         "rounds": run.rounds,
         "figures": run.figures,
         "seconds": {"wall": wall.total, **asdict(wall), "idle": summary.idle_seconds(metrics), **split},
-        "bytes": asdict(summary.traffic(metrics)),
+        "bytes": totals(metrics),
         "phases": [asdict(costs) for costs in summary.costs_by(run.steady.calls, "phase")],
         "clients": [asdict(costs) for costs in summary.costs_by(summary.own_calls(run.steady.calls), "client")],
         "settings": run.settings_values,
@@ -75,15 +67,13 @@ def _described(run: Run) -> dict[str, Any]:
 
 
 def _means(group: SeedGroup) -> dict[str, Any]:
-    known = dict.fromkeys(name for run in group.counted for name in run.figures)
-    estimates = {name: group.estimate(name) for name in known}
     return {
         "name": group.name,
         "runs": [run.id for run in group.runs],
         "counted": [run.id for run in group.counted],
         "figures": {
             name: {"mean": each.mean, "low": each.low, "high": each.high, "seeds": each.seeds}
-            for name, each in estimates.items()
+            for name, each in group.estimates.items()
         },
     }
 
@@ -101,14 +91,14 @@ def _without_nan(value: Any) -> Any:
 def _one(run: Run) -> RenderableType:
     metrics = run.steady.metrics
     split = summary.time_split(metrics)
-    seconds = summary.total_of(split)
-    traffic = summary.traffic(metrics)
+    seconds = sum(split.values())
+    traffic = totals(metrics)
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="dim")
     facts.add_column()
     facts.add_row("state", _state(run))
     if run.reason:
-        facts.add_row("reason", Text("\n".join(plain_lines(run.reason))))
+        facts.add_row("reason", Text("\n".join(map(plain, run.reason.splitlines()))))
     for warning in run.warnings:
         facts.add_row("warning", Text(plain(warning), style="bold yellow"))
     about = {key: value for key, value in summary.headline(run).items() if value is not None and key != "rounds"}
@@ -122,11 +112,9 @@ def _one(run: Run) -> RenderableType:
     facts.add_row("wall time", equation_text(wall_of(run)))
     facts.add_row("time in rounds", f"{seconds_text(seconds)} ({_shares(split)})")
     facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), seconds))
-    for way, wire, payload in (
-        ("down", traffic.wire_down, traffic.payload_down),
-        ("up", traffic.wire_up, traffic.payload_up),
-    ):
-        facts.add_row(f"bytes {way} in rounds", f"{bytes_text(wire)}, payload {bytes_text(payload)}")
+    for way in ("down", "up"):
+        wire, payload = (bytes_text(traffic[f"{layer}_{way}"]) for layer in ("wire", "payload"))
+        facts.add_row(f"bytes {way} in rounds", f"{wire}, payload {payload}")
     parts: list[RenderableType] = [Text(plain(run.id), style="bold"), facts]
     phases = summary.costs_by(run.steady.calls, "phase")
     if phases:
@@ -152,7 +140,7 @@ def _idle(seconds: float, total: float) -> str:
 
 
 def _shares(split: summary.Shares) -> str:
-    total = summary.total_of(split)
+    total = sum(split.values())
     if not total:
         return "nothing measured"
     return ", ".join(f"{part_text(name)} {seconds / total:.0%}" for name, seconds in summary.shown(split).items())
@@ -188,12 +176,12 @@ def _several(runs: Sequence[Run]) -> Iterator[Table]:
     differing = summary.differing_settings(runs)
     settings = _telling(differing)
     shown = _wanted({name for run in runs for name in run.figures})
-    traffic = [summary.traffic(run.metrics_table) for run in runs]
+    traffic = [totals(run.metrics_table) for run in runs]
     costs = {
         "time\N{NO-BREAK SPACE}in rounds": [seconds_text(summary.rounds_seconds(run)) for run in runs],
         "wall time": [seconds_text(wall_of(run).total) for run in runs],
-        "down": [bytes_text(each.wire_down) for each in traffic],
-        "up": [bytes_text(each.wire_up) for each in traffic],
+        "down": [bytes_text(each["wire_down"]) for each in traffic],
+        "up": [bytes_text(each["wire_up"]) for each in traffic],
     }
     wanted = {"differing setting": len(differing), "figure": len(shown), "cost": len(costs)}
     while True:
@@ -211,8 +199,7 @@ def _several(runs: Sequence[Run]) -> Iterator[Table]:
 
 def _grouped(groups: Sequence[SeedGroup], runs: int) -> Iterator[Table]:
     """Yield tables of means over seeds, with a decreasing number of figures."""
-    known = {name for group in groups for run in group.counted for name in run.figures}
-    wanted = _wanted(known)
+    wanted = _wanted({name for group in groups for name in group.estimates})
     for hidden in range(max(len(wanted), 1)):
         shown = wanted[: len(wanted) - hidden]
         caption = f"{count_text(runs, 'run')}{_on_the_page({'figure': hidden})}. {INTERVALS}"

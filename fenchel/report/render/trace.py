@@ -13,10 +13,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage.call_columns import CLIENT_STAGES, TAKING
+from fenchel.report.columns import known
 from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
 
@@ -68,16 +69,12 @@ def write_trace(run: Run, path: Path) -> int:
     found = events(run)
     first = next(found)  # evaluated first, so that errors occur before the file is created
     with output_at(path), gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
-        return _write(file, first, found)
-
-
-def _write(file: IO[str], first: Event, others: Iterator[Event]) -> int:
-    number = 1
-    file.write('{"displayTimeUnit":"ms","traceEvents":[\n' + json.dumps(first, allow_nan=False))
-    for event in others:
-        file.write(",\n" + json.dumps(event, allow_nan=False))
-        number += 1
-    file.write("\n]}\n")
+        number = 1
+        file.write('{"displayTimeUnit":"ms","traceEvents":[\n' + json.dumps(first, allow_nan=False))
+        for event in found:
+            file.write(",\n" + json.dumps(event, allow_nan=False))
+            number += 1
+        file.write("\n]}\n")
     return number
 
 
@@ -126,7 +123,7 @@ class _Line:
     def call(self, row: _Row) -> Iterator[Event]:
         """Yield the slices of one call: sent and received by the server, handled by the client."""
         queued = self._at(row["queued_unix"])
-        there = queued + _known(row["away_s"])
+        there = queued + known(row["away_s"])
         sent = there + row["queue_s"]
         if not math.isfinite(sent):
             return  # the call still waits for a disconnected client
@@ -140,10 +137,10 @@ class _Line:
             yield _slice(_SERVER, to, row["phase"], sent, sent + row["send_s"], down)
         if not math.isfinite(row["total_s"]):
             return
-        received = queued + row["total_s"] - _known(row["decode_s"])
+        received = queued + row["total_s"] - known(row["decode_s"])
         first = received - row["receive_s"]
         reply = {"receive": row["receive_s"]}
-        reply |= {name.removesuffix("_s"): _known(row[name]) for name in ("decode_s", *TAKING)}
+        reply |= {name.removesuffix("_s"): known(row[name]) for name in ("decode_s", *TAKING)}
         taken = first + sum(reply.values())
         up = about | {"bytes": row["wire_up"]}
         yield _slice(_SERVER, back, row["phase"], first, taken, up)
@@ -212,8 +209,8 @@ def _slice(
     event = {"ph": "X", "pid": process, "tid": track, "name": name, "ts": start}
     # Compute the duration from rounded ends, so that rounding cannot extend a slice beyond its parent.
     event["dur"] = round(max(_microseconds(ended) - start, 0.0), 3)
-    known = {key: value for key, value in (about or {}).items() if not _is_unknown(value)}
-    return event | ({"args": known} if known else {})
+    noted = {key: value for key, value in (about or {}).items() if not _is_unknown(value)}
+    return event | ({"args": noted} if noted else {})
 
 
 def _named(process: int, name: str, tracks: Mapping[int, str]) -> Iterator[Event]:
@@ -233,7 +230,3 @@ def _microseconds(seconds: float) -> float:
 
 def _is_unknown(value: Any) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
-
-
-def _known(seconds: float | None) -> float:
-    return seconds if seconds is not None and math.isfinite(seconds) else 0.0

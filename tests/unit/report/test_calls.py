@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.common.storage.call_columns import STAGES
 from fenchel.report import summary
 from fenchel.report.latency import histograms
+from fenchel.report.render.tables import write_tables
 from fenchel.report.run import Run
-from fenchel.report.stages import stages_of
 from fenchel.report.traffic import carried_by
 from fenchel.report.waiting import Waiting, thinned, waiting_of
 
@@ -78,13 +79,16 @@ def test_a_silent_client_is_missed_and_the_slowest_of_all(altered: Callable[...,
     assert not found.missed[1:].any()
 
 
-def test_tables_of_older_versions_say_what_they_know(altered: Callable[..., Run], finished: Run) -> None:
+def test_tables_of_older_versions_say_what_they_know(
+    tmp_path: Path, altered: Callable[..., Run], finished: Run
+) -> None:
     older = finished.calls_table.drop_columns(["waiting_s", "take_s", "serialisation_s", "socket_down", "socket_up"])
     run = altered(calls=older)
     assert np.isfinite(waiting_of(run.calls_table).took).all()
     assert np.isnan(waiting_of(run.calls_table).waited).all()
-    assert all(math.isnan(one.seconds["serialisation_s"]) for one in stages_of(run.calls_table))
-    assert all(math.isnan(one.down["socket"]) for one in carried_by(run.calls_table, "phase"))
+    (stages,) = (path for path in write_tables([run], tmp_path) if path.stem == "time-by-client")
+    assert {row["mean_serialisation_s"] for row in csv.DictReader(stages.read_text().splitlines())} == {""}
+    assert np.isnan(carried_by(run.calls_table, "phase").layers["socket"]["down"]).all()
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
@@ -111,25 +115,10 @@ def test_a_thinned_map_keeps_counts_and_means(rows: int, columns: int, clients: 
             assert np.isnan(small.waited[i, j]) if not known.size else small.waited[i, j] == pytest.approx(known.mean())
 
 
-def test_the_stages_of_a_call_and_the_remainder_are_the_whole(finished: Run) -> None:
-    found = stages_of(finished.calls_table)
-    assert {(one.client, one.phase) for one in found} == set(
-        zip(finished.calls["client"], finished.calls["phase"], strict=True)
-    )
-    for one in found:
-        mine = finished.calls[(finished.calls["client"] == one.client) & (finished.calls["phase"] == one.phase)]
-        whole = (mine["total_s"] + mine["take_s"] + mine["waiting_s"]).mean()
-        assert one.whole == pytest.approx(whole)
-        assert one.seconds["compute_s"] == pytest.approx(mine["compute_s"].mean())
-        assert sum(one.seconds[stage.column] for stage in STAGES) + one.remainder == pytest.approx(whole)
-        # The stages are most of it; a busy machine may put a process aside for some milliseconds.
-        assert abs(one.remainder) < 0.5 * whole + 0.005
-
-
 def test_bytes_by_phase_are_the_sums_of_the_table(finished: Run) -> None:
     for key in ("phase", "client"):
-        for one in carried_by(finished.calls_table, key):
-            mine = finished.calls[finished.calls[key] == one.name]
-            assert one.calls == len(mine)
-            assert one.down["payload"] == mine["bytes_down"].sum()
-            assert one.up["wire"] == mine["wire_up"].sum()
+        found, mine = carried_by(finished.calls_table, key), finished.calls.groupby(key, sort=False)
+        assert found.names == list(mine.groups)
+        np.testing.assert_array_equal(found.calls, mine.size())
+        np.testing.assert_array_equal(found.layers["payload"]["down"], mine["bytes_down"].sum())
+        np.testing.assert_array_equal(found.layers["wire"]["up"], mine["wire_up"].sum())

@@ -28,9 +28,8 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report.energy.effort import _PHASES, _TRAINING, effort_of, expense, rounds_to
-from fenchel.report.energy.least_energy import best_local_steps, best_of_fit, between, fitted
-from fenchel.report.energy.local_steps import Measured, choice, over_channels
-from fenchel.report.energy.model import Channel, Device, Devices, bits_of, computing, sending
+from fenchel.report.energy.local_steps import Measured, best_local_steps, best_of_fit, choice, fitted, over_channels
+from fenchel.report.energy.model import Channel, Device, Devices, computing, sending
 from fenchel.report.energy.operations import BACKWARD, forward_macs
 from fenchel.report.energy.picture import draw_map
 from fenchel.report.run import Run
@@ -41,6 +40,8 @@ PAPER = {5: 48.0, 10: 41.0, 20: 32.0, 30: 25.0}
 
 RATIOS, BANDWIDTHS = (0, 5, 10, 15, 20), (1e6, 5e6, 10e6, 20e6)
 CNN = 1_805_064
+BITS = 32 * 2 * 794_310
+"""Upload of two vectors of the CNN."""
 DEVICE = Device()
 
 
@@ -56,11 +57,8 @@ def test_the_rate_is_shannons_capacity(snr: float, rate: float) -> None:
 
 
 def test_sending_two_vectors_of_the_cnn() -> None:
-    bits = bits_of(2, 794_310)
-    assert bits == 50_835_840
-    assert sending(DEVICE, Channel(0, 1e6), bits).energy == pytest.approx(10.167, abs=5e-4)
-    assert sending(DEVICE, Channel(20, 20e6), bits).energy == pytest.approx(0.07635, abs=5e-6)
-    assert bits_of(1, 10, 3, header=5) == 13 * 32 + 5
+    assert sending(DEVICE, Channel(0, 1e6), BITS).energy == pytest.approx(10.167, abs=5e-4)
+    assert sending(DEVICE, Channel(20, 20e6), BITS).energy == pytest.approx(0.07635, abs=5e-6)
 
 
 def test_a_local_step_of_the_cnn() -> None:
@@ -100,7 +98,7 @@ def test_networks_that_score_two_classes_have_one_output() -> None:
 
 
 def best(rounds: Mapping[int, float], step: float, upload: float) -> int:
-    return best_local_steps(rounds, lambda tau: tau * step + upload)
+    return best_local_steps(rounds, {tau: tau * step + upload for tau in rounds})
 
 
 def test_the_best_of_the_papers_four_points_changes_once() -> None:
@@ -116,8 +114,7 @@ def test_the_best_of_the_papers_four_points_changes_once() -> None:
 def test_the_map_of_the_cnn_is_the_specifications() -> None:
     step = computing(DEVICE, BACKWARD * 32 * CNN).energy
     table = [
-        [best(PAPER, step, sending(DEVICE, Channel(snr, width), bits_of(2, 794_310)).energy) for snr in RATIOS]
-        for width in BANDWIDTHS
+        [best(PAPER, step, sending(DEVICE, Channel(snr, width), BITS).energy) for snr in RATIOS] for width in BANDWIDTHS
     ]
     assert table == [[30, 30, 30, 30, 30], [30, 30, 30, 30, 5], [30, 30, 5, 5, 5], [30, 5, 5, 5, 5]]
 
@@ -131,14 +128,14 @@ def test_only_the_ratio_of_the_two_energies_matters(
     rounds: dict[int, float], step: float, upload: float, scale: float
 ) -> None:
     first, second = best(rounds, step, upload), best(rounds, scale * step, scale * upload)
-    cost = {tau: between(rounds, tau) * (tau + upload / step) for tau in (first, second)}
+    cost = {tau: rounds[tau] * (tau + upload / step) for tau in (first, second)}
     assert cost[first] == pytest.approx(cost[second], rel=1e-12)
 
 
 @given(tables, joules, joules)
 def test_the_best_number_is_one_that_was_measured(rounds: dict[int, float], step: float, upload: float) -> None:
     found = best(rounds, step, upload)
-    cost = between(rounds, found) * (found * step + upload)
+    cost = rounds[found] * (found * step + upload)
     assert cost == pytest.approx(min(count * (tau * step + upload) for tau, count in rounds.items()), rel=1e-12)
 
 
@@ -150,16 +147,6 @@ def test_a_better_channel_costs_less_and_never_asks_for_more_local_steps(
     costly, cheap = (sending(DEVICE, channel, 1e6).energy for channel in (worse, better))
     assert costly >= cheap
     assert best(PAPER, step, costly) >= best(PAPER, step, cheap)
-
-
-def test_rounds_are_interpolated_and_never_extrapolated() -> None:
-    assert between(PAPER, 15) == pytest.approx(36.5)
-    assert [between(PAPER, tau) for tau in PAPER] == list(PAPER.values())
-    for tau in (4, 31):
-        with raises(SettingsError):
-            between(PAPER, tau)
-    with raises(SettingsError):
-        between({}, 5)
 
 
 def test_the_fit_of_the_papers_points_and_its_closed_form() -> None:

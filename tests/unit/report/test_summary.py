@@ -11,6 +11,7 @@ import pytest
 
 from fenchel.report import columns, summary
 from fenchel.report.run import Run
+from fenchel.report.traffic import totals
 
 
 def test_the_parts_of_the_time_add_up_to_the_seconds_of_the_rounds(finished: Run) -> None:
@@ -20,19 +21,19 @@ def test_the_parts_of_the_time_add_up_to_the_seconds_of_the_rounds(finished: Run
 
 
 def test_traffic_is_the_sum_over_rounds(finished: Run) -> None:
-    traffic = summary.traffic(finished.metrics_table)
-    assert traffic.payload_up == 3 * 3 * 640 * 8
-    assert traffic.wire_up > traffic.payload_up
+    traffic = totals(finished.metrics_table)
+    assert traffic["payload_up"] == 3 * 3 * 640 * 8
+    assert traffic["wire_up"] > traffic["payload_up"]
 
 
 def test_what_crossed_the_sockets_is_known_where_every_round_knows_it(
     altered: Callable[..., Run], finished: Run
 ) -> None:
-    assert math.isnan(summary.traffic(finished.metrics_table).socket_down)  # there is none within one process
+    assert math.isnan(totals(finished.metrics_table)["socket_down"])  # there is none within one process
     known = altered(metrics={"socket_down": [1.0, 2.0, 4.0], "socket_up": [1.0, math.nan, 4.0]})
-    traffic = summary.traffic(known.metrics_table)
-    assert traffic.socket_down == 7.0
-    assert math.isnan(traffic.socket_up)
+    traffic = totals(known.metrics_table)
+    assert traffic["socket_down"] == 7.0
+    assert math.isnan(traffic["socket_up"])
 
 
 def test_the_network_is_serialisation_and_propagation(finished: Run) -> None:

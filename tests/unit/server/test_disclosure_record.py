@@ -244,8 +244,8 @@ def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     account.save()
     found = load_disclosures(tmp_path)
     (model, loss) = disclosure_rows(found)
-    assert (model.what, model.form, model.readers) == ("float64 [4]", "with noise", "the server")
-    assert (loss.what, loss.form, loss.clients) == ("real", "in clear", "all")
+    assert model[3:6] == ("float64 [4]", "with noise", "the server")
+    assert loss[3:7] == ("real", "in clear", "the server", "all")
     assert [row[0] for row in head_rows(found)] == ["Work", "Reply"]
     assert noise_rows(found) == ["noise of standard deviation 0.5, which promises nothing"]
     shown = CliRunner().invoke(application(), ["disclosures", str(tmp_path)], env={"COLUMNS": "200"})
