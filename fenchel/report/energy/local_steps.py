@@ -173,7 +173,7 @@ def _fit(groups: dict[int, list[tuple[Effort, Expense]]], rounds: dict[int, floa
     steps = sum(tau * effort.rounds for tau, effort, _ in each)
     step = sum(cost.computing for *_, cost in each) / steps
     upload = sum(cost.sending for *_, cost in each) / sum(effort.rounds for _, effort, _ in each)
-    if len(groups) < 3 or step == 0:
+    if len(groups) < 3 or step == 0 or len(set(rounds.values())) == 1:  # equal rounds have no b but rounding errors
         return None
     a, b = fitted(rounds)
     if min(a, b) <= 0:

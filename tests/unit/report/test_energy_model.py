@@ -290,6 +290,14 @@ def test_runs_are_compared_by_what_they_take_to_the_target(drdm: Callable[[int],
     assert twice == once
 
 
+def test_rounds_that_do_not_depend_on_local_steps_have_no_fit(drdm: Callable[[int], Run]) -> None:
+    measured = [Measured.of(drdm(steps), 1e9, "worst_client_loss") for steps in (1, 3, 8)]  # all reached in round 1
+    found = choice(measured, Devices(), Channel(0, 1e3))
+    assert found is not None
+    assert set(found.rounds.values()) == {1}
+    assert found.fit is None
+
+
 @pytest.mark.slow
 def test_the_map_is_of_the_best_steps_or_of_one_runs_energy(drdm: Callable[[int], Run], tmp_path: Path) -> None:
     several = [Measured.of(drdm(steps), 3.0, "worst_client_loss") for steps in (1, 8)]
