@@ -46,12 +46,11 @@ def solve(
     from fenchel.deploy.launch.data import ensure
     from fenchel.report.render.output import output_at
 
-    if output is not None and output.is_dir():
-        raise SettingsError("the path is a folder; give a file in it", source=output, key="--output")
-    if output is not None and not output.parent.is_dir():
-        raise SettingsError(
-            f"the folder {output.parent} does not exist; create it first", source=output, key="--output"
-        )
+    if output is not None:
+        if output.is_dir():
+            raise SettingsError("the path is a folder; give a file in it", source=output, key="--output")
+        with output_at(output):  # make the folder now, as a solution may take long
+            pass
     chosen = load_shared(settings, overrides or ())
     loss, l2 = margin_loss(chosen.objective), chosen.objective.l2
     console = Console(stderr=as_json, highlight=False)
