@@ -43,6 +43,12 @@ def accept(client: str, values: Values, finite: bool) -> None:
     """Find nothing wrong with a reply."""
 
 
+async def settled() -> None:
+    """Let every task run until it waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 class Asked:
     """Three clients that were asked; ``waits``: the quorum is waited for."""
 
@@ -92,6 +98,14 @@ class Asked:
 
     def open(self) -> list[str]:
         return [name for name, call in self.calls.items() if self.request.is_open_for(call)]
+
+    async def all_but_the_last(self) -> asyncio.Task[Sequence[str]]:
+        """Let all clients but the last one answer."""
+        finishing = asyncio.create_task(self.request.finish(1))
+        for name in NAMES[:2]:
+            self.reply(name)
+        await settled()
+        return finishing
 
     async def overdue(self) -> asyncio.Task[Sequence[str]]:
         """Let the deadline pass while the last client's reply arrives and the first one's has arrived."""
@@ -446,10 +460,7 @@ async def test_its_reply_counts_if_it_is_there_and_it_is_waited_for_again(
     assert await finishing == list(NAMES)
     assert "client client-2 answered before the deadline; the server awaits its replies again\n" in caplog.text
     following = make_asked(0.05, after=asked)
-    finishing = asyncio.create_task(following.request.finish(1))
-    following.reply("client-0")
-    following.reply("client-1")
-    await asyncio.sleep(0.02)
+    finishing = await following.all_but_the_last()
     assert following.open() == ["client-2"]
     following.reply("client-2")
     await finishing
@@ -466,44 +477,19 @@ async def test_who_is_slow_in_one_phase_is_waited_for_in_another_and_people_hear
     assert await asked.request.finish(1) == list(NAMES)
     assert "awaits its replies again, except in phase 'train'" in caplog.text
     following = make_asked(after=asked)
-    finishing = asyncio.create_task(following.request.finish(1))
-    following.reply("client-0")
-    following.reply("client-1")
-    assert await asyncio.wait_for(finishing, PATIENCE / 2) == ["client-0", "client-1"]
+    assert await asyncio.wait_for(await following.all_but_the_last(), PATIENCE / 2) == ["client-0", "client-1"]
 
 
-async def test_who_comes_back_is_waited_for_again(make_asked: MakeAsked, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+async def test_a_client_that_comes_back_is_waited_for_again(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
+) -> None:
     before = await always_late(make_asked, caplog)
+    caplog.set_level(logging.INFO)
     before.members["client-2"].streams += 1
     asked = make_asked(0.05, after=before)
-    finishing = asyncio.create_task(asked.request.finish(1))
-    asked.reply("client-0")
-    asked.reply("client-1")
-    await asyncio.sleep(0.02)
+    finishing = await asked.all_but_the_last()
     assert asked.open() == ["client-2"]
     assert "client client-2 reconnected" in caplog.text
-    await finishing
-
-
-@pytest.mark.parametrize("in_time", [False, True])
-async def test_coming_back_again_speaks_for_a_client_only_if_it_has_answered_in_time(
-    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture, in_time: bool
-) -> None:
-    asked = await always_late(make_asked, caplog)
-    asked.members["client-2"].streams += 1
-    for answers in [True, False, False] if in_time else [False, False]:
-        asked = make_asked(0.05, after=asked)
-        for name in NAMES if answers else NAMES[:2]:
-            asked.reply(name)
-        await asked.request.finish(1)
-    asked.members["client-2"].streams += 1
-    following = make_asked(0.05, after=asked)
-    finishing = asyncio.create_task(following.request.finish(1))
-    following.reply("client-0")
-    following.reply("client-1")
-    await asyncio.sleep(0.02)
-    assert following.open() == (["client-2"] if in_time else [])
     await finishing
 
 
