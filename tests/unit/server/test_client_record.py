@@ -8,15 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from fenchel.common.wire.values import Values
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import take
-from tests.rooms import roomy
-from tests.unit.server.conftest import body
+from tests.unit.server.conftest import body, request_of
 
 
 @dataclass
@@ -24,16 +21,8 @@ class Nothing:
     """The state of an algorithm that has none."""
 
 
-def accept(client: str, values: Values, finite: bool) -> None:
-    """Find nothing wrong with a reply."""
-
-
-def exchange_of() -> Request:
-    return Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=1.0, room=roomy())
-
-
 def ask(member: ClientRecord, request: Request | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
-    request = request or exchange_of()
+    request = request or request_of()
     call = member.post("train", 1, kind, body(), request)
     request.expect(member, call)
     return call
@@ -84,7 +73,7 @@ def test_an_inspection_changes_no_base(member: ClientRecord) -> None:
 def test_nothing_is_posted_while_a_question_is_open(member: ClientRecord, kind: pb.Kind.ValueType) -> None:
     ask(member)
     with pytest.raises(RuntimeError):
-        member.post("shift", 1, kind, body(), None if kind == pb.TELL else exchange_of())
+        member.post("shift", 1, kind, body(), None if kind == pb.TELL else request_of())
 
 
 def test_a_settled_call_lets_go_of_its_body(member: ClientRecord) -> None:

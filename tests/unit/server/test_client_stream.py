@@ -17,10 +17,8 @@ from fenchel.common.wire import codecs, outline
 from fenchel.common.wire.frames import CHUNK_BYTES, Body, Head, frames, parse
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.reader import SMALLEST_PIECE
-from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.memory_budget import MemoryBudget, Size
 from fenchel.fleet.metering import unsolicited
 from fenchel.fleet.metering.limits import Limits
@@ -28,15 +26,10 @@ from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.stream.client_stream import ClientStream
 from tests.messages import raises
-from tests.rooms import roomy
-from tests.unit.server.conftest import MakeMember, body
+from tests.unit.server.conftest import MakeMember, body, request_of
 
 LIMIT = 1 << 30
 PATIENCE = 20.0
-
-
-def accept(client: str, values: Values, finite: bool) -> None:
-    """Find nothing wrong with a reply."""
 
 
 async def admit(hello: pb.Hello) -> pb.Welcome:
@@ -81,9 +74,7 @@ async def broken_off(member: ClientRecord, sequence: int, reply: Body) -> None:
 
 
 def asked(member: ClientRecord, deadline: float = PATIENCE, content: Body | None = None, **how: Any) -> Request:
-    request = Request(
-        phase="train", t=1, collector=GatherCollector(), check=accept, deadline=deadline, room=roomy(), **how
-    )
+    request = request_of(deadline=deadline, **how)
     request.expect(member, member.post("train", 1, pb.ASK, content or body(), request))
     return request
 
@@ -235,9 +226,9 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
     member: ClientRecord, make_member: MakeMember
 ) -> None:
     limits = MemoryBudget(3 * CHUNK_BYTES, largest_message=LIMIT)
-    other, collector = make_member("client-1", 1), GatherCollector()
+    other = make_member("client-1", 1)
     room = limits.room("introduce", {each.name: Size(0, None) for each in (member, other)})
-    request = Request(phase="introduce", t=1, collector=collector, check=accept, deadline=PATIENCE, room=room)
+    request = request_of(phase="introduce", room=room)
     for each in (member, other):
         request.expect(each, each.post("introduce", 1, pb.ASK, body(), request))
     greedy, serving, _ = await connected(member)

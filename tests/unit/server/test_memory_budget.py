@@ -29,6 +29,7 @@ from fenchel.testing import load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
 from tests.rooms import InRoom
+from tests.unit.server.conftest import settled
 
 PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not
 MIB = 1 << 20
@@ -37,12 +38,6 @@ CLIENTS = [f"client-{number}" for number in range(6)]
 
 def exactly(size: int, clients: list[str] = CLIENTS) -> dict[str, Size]:
     return dict.fromkeys(clients, Size(size, size))
-
-
-async def settled() -> None:
-    """Let every task run until it waits."""
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 def test_a_phase_that_needs_more_at_once_than_there_may_be_is_refused_in_words() -> None:

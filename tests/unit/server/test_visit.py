@@ -23,6 +23,7 @@ from fenchel.fleet.question import Each
 from fenchel.fleet.request import Request
 from tests.messages import raises
 from tests.rooms import InRoom, roomy
+from tests.unit.server.conftest import settled
 
 MIB = 1 << 20
 CLIENTS = [f"client-{i}" for i in range(5)]
@@ -56,11 +57,6 @@ def test_a_reply_is_handed_on_as_it_is() -> None:
     assert taken["a"] is replies[0]
     assert taken["b"] is replies[1]
     assert list(taken) == ["a", "b"]
-
-
-async def settled() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_what_comes_before_its_turn_waits_for_room_and_the_next_one_never_does() -> None:
