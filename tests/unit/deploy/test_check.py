@@ -58,29 +58,20 @@ def test_each_problem_has_its_key(tmp_path: Path, changes: dict[str, Any], keys:
     assert all(problem["message"] for problem in found["problems"])
 
 
-def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "my[old]data.csv").write_text("a,label\n" + "1,[red]\n2,[/x]\n" * 10)
+@pytest.mark.parametrize(
+    ("name", "labels"), [("my[old]data.csv", ("[red]", "[/x]")), (":cat:.csv", (":dog:", ":cow:"))]
+)
+def test_names_are_shown_as_they_are(tmp_path: Path, name: str, labels: tuple[str, str]) -> None:
+    (tmp_path / name).write_text("a,label\n" + "1,{}\n2,{}\n".format(*labels) * 10)
     path = tmp_path / "settings[bold].yaml"
-    path.write_text(yaml.safe_dump(SETTINGS | {"clients": 2, "data": {"file": "my[old]data.csv"}}))
+    path.write_text(yaml.safe_dump(SETTINGS | {"clients": 2, "data": {"file": name}}))
     done, shown = (
         CliRunner().invoke(application(), [*words, str(path)]).stdout.replace("\n", "")  # lines are broken anywhere
         for words in (["check"], ["data", "show"])
     )
-    assert "my[old]data.csv" in done
+    assert name in done
     assert "settings[bold].yaml is fine" in done
-    assert all(name in shown for name in ("[red]", "[/x]", "my[old]data.csv"))
-
-
-def test_names_with_colons_are_no_pictures(tmp_path: Path) -> None:
-    (tmp_path / ":cat:.csv").write_text("a,label\n" + "1,:dog:\n2,:cow:\n" * 10)
-    path = tmp_path / "settings.yaml"
-    path.write_text(yaml.safe_dump(SETTINGS | {"clients": 2, "data": {"file": ":cat:.csv"}}))
-    done, shown = (
-        CliRunner().invoke(application(), [*words, str(path)]).stdout.replace("\n", "")
-        for words in (["check"], ["data", "show"])
-    )
-    assert ":cat:.csv" in done
-    assert all(name in shown for name in (":cat:.csv", ":dog:", ":cow:"))
+    assert all(text in shown for text in (*labels, name))
 
 
 def test_a_problem_of_the_data_has_the_code_of_data(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
@@ -30,13 +31,20 @@ ROW = {
 }
 
 
-def shown(*rows: dict[str, Any], terminal: bool, width: int = 140) -> str:
+def displayed(use: Callable[[Display], None], *, terminal: bool = True, width: int = 140, planned: int = 3) -> str:
     output = StringIO()
     console = Console(file=output, width=width, force_terminal=terminal, color_system=None)
-    with Display(console, "a run", 3) as display:
+    with Display(console, "a run", planned) as display:
+        use(display)
+    return output.getvalue()
+
+
+def shown(*rows: dict[str, Any], **how: Any) -> str:
+    def use(display: Display) -> None:
         for row in rows:
             display.round_ended(row)
-    return output.getvalue()
+
+    return displayed(use, **how)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -71,23 +79,19 @@ def test_a_narrow_terminal_gets_fewer_columns_and_none_that_is_cut_off(width: in
 
 @pytest.mark.parametrize(("said", "stands"), [(["waiting for 1 more"], True), (["waiting for 1 more", ""], False)])
 def test_what_a_run_waits_for_stands_below_the_table_until_it_goes_on(said: list[str], stands: bool) -> None:
-    output = StringIO()
-    console = Console(file=output, width=140, force_terminal=True, color_system=None)
-    with Display(console, "a run", 3) as display:
+    def wait(display: Display) -> None:
         for words in said:
             display.waiting(words)
-    last = output.getvalue().rpartition("round 0 of 3")[2]
+
+    last = displayed(wait).rpartition("round 0 of 3")[2]
     assert ("waiting for 1 more" in last) == stands
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_words_are_shown_as_they_are(terminal: bool) -> None:
     """A traceback may hold what looks like markup, and what is none."""
-    output = StringIO()
-    console = Console(file=output, width=140, force_terminal=terminal, color_system=None)
-    with Display(console, "a run", 3) as display:
-        display.say("weights[i] in [/data/x]")
-    assert "weights[i] in [/data/x]" in output.getvalue()
+    said = displayed(lambda display: display.say("weights[i] in [/data/x]"), terminal=terminal)
+    assert "weights[i] in [/data/x]" in said
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -117,11 +121,8 @@ def test_a_run_that_hides_nothing_is_warned_of_before_it_begins(command: list[st
 
 def test_the_live_table_shows_the_time_left() -> None:
     def rounds(count: int, planned: int) -> str:
-        output = StringIO()
-        with Display(Console(file=output, width=140, force_terminal=True), "a run", planned) as display:
-            for number in range(1, count + 1):
-                display.round_ended(ROW | {"round": number, "seconds": 60.0, "evaluation_s": 15.0})
-        return output.getvalue().rpartition("a run")[2]
+        rows = [ROW | {"round": number, "seconds": 60.0, "evaluation_s": 15.0} for number in range(1, count + 1)]
+        return shown(*rows, planned=planned).rpartition("a run")[2]
 
     assert "round 4 of 10   about 7 min 30 s left" in rounds(4, 10)
     assert "left" not in rounds(4, 4)

@@ -43,11 +43,12 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def test_a_server_that_serves_is_well(certs: Path) -> None:
+async def test_a_server_that_serves_is_well_and_turns_a_check_without_certificate_away(certs: Path) -> None:
     async with serving(None) as address:
         assert await asyncio.to_thread(main, [address]) == 0
     async with serving(Credentials.load(certs / "server")) as address:
         assert await asyncio.to_thread(main, [address, "--certs", str(certs / "health")]) == 0
+        assert "UNAVAILABLE" in await asyncio.to_thread(unwell, address, None), "it has no certificate of the authority"
 
 
 async def test_a_server_that_says_that_it_does_not_serve_is_unwell() -> None:
@@ -60,11 +61,6 @@ async def test_a_server_that_is_gone_is_unwell(capsys: pytest.CaptureFixture[str
         pass
     assert await asyncio.to_thread(main, [address]) == 1
     assert "UNAVAILABLE" in capsys.readouterr().err
-
-
-async def test_a_check_without_a_certificate_of_the_servers_authority_is_turned_away(certs: Path) -> None:
-    async with serving(Credentials.load(certs / "server")) as address:
-        assert "UNAVAILABLE" in await asyncio.to_thread(unwell, address, None)
 
 
 def test_a_folder_without_certificates_is_unwell(tmp_path: Path) -> None:

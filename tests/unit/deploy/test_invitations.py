@@ -211,18 +211,13 @@ async def test_an_authoritys_certificate_that_is_there_already_does_no_harm(tmp_
     check_pair(Credentials.load(own))
 
 
-async def test_a_port_that_another_service_has_is_refused(tmp_path: Path) -> None:
+async def test_a_port_that_another_service_has_and_an_address_of_another_machine_are_refused(tmp_path: Path) -> None:
     async with authority_of(tmp_path, "north") as running:
-        port = running.invitations[0].address.port
-        with raises(UnreachableError):
-            async with inviting(
-                Authority.load(running.authority),
-                ["south"],
-                HERE,
-                listen=Address("127.0.0.1", port),
-                on_event=running.said.append,
-            ):
-                pass
+        signer = Authority.load(running.authority)
+        for listen in (Address("127.0.0.1", running.invitations[0].address.port), Address("192.0.2.1", 7444)):
+            with raises(UnreachableError):
+                async with inviting(signer, ["south"], HERE, listen=listen, on_event=print):
+                    pass
 
 
 def client(*words: str) -> str:
@@ -274,15 +269,6 @@ def test_tokens_cannot_count_for_longer_than_their_service_has_a_certificate(
     with pytest.raises(typer.BadParameter):
         application()([*words, "--minutes", str(10**12)], standalone_mode=False)
     assert not capsys.readouterr().out
-
-
-async def test_an_address_that_this_machine_does_not_have_is_refused(tmp_path: Path) -> None:
-    async with authority_of(tmp_path, "north") as running:
-        with raises(UnreachableError):
-            async with inviting(
-                Authority.load(running.authority), ["south"], HERE, listen=Address("192.0.2.1", 7444), on_event=print
-            ):
-                pass
 
 
 async def test_a_key_of_another_kind_is_left_alone(tmp_path: Path) -> None:

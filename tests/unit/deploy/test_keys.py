@@ -214,14 +214,11 @@ def test_a_public_key_for_a_run_that_encrypts_nothing_is_refused(folder: Path, t
         )
 
 
-def test_a_run_without_encryption_needs_no_key(make_settings: Any) -> None:
+def test_a_run_without_encryption_needs_no_key_and_nobody_makes_secrets_that_are_not_sealed(make_settings: Any) -> None:
     settings: RunSettings = make_settings()
     assert settings.algorithm.key_bits is None
     assert not settings.seals_secrets
     assert not make_settings(secrets={"source": "sealed"}).seals_secrets
-
-
-def test_who_makes_the_secrets_is_said_only_where_they_are_sealed(make_settings: Any) -> None:
     with raises(SettingsError, key="secrets", source="settings"):
         make_settings(secrets={"designated": "north"})
     assert make_settings(secrets={"source": "sealed", "designated": "north"}).secrets.designated == "north"

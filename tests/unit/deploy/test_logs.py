@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,16 +65,7 @@ def test_handlers_of_a_program_get_what_they_got_without_a_file(
 FORGED = "\x1b]0;owned\x07\x1b[31m\nERROR client b is lost"
 
 
-@pytest.fixture
-def fenchels() -> Iterator[None]:
-    """Puts Fenchel's logger back as it was."""
-    logger = logging.getLogger("fenchel")
-    before = logger.handlers, logger.level, logger.propagate
-    yield
-    logger.handlers, logger.level, logger.propagate = before
-
-
-@pytest.mark.usefixtures("fenchels")
+@pytest.mark.usefixtures("terminal_log")
 def test_words_of_others_move_no_cursor_and_forge_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log_to_terminal(logging.WARNING)
     with log_to_file(tmp_path / "log.jsonl"):
@@ -88,7 +78,7 @@ def test_words_of_others_move_no_cursor_and_forge_no_line(tmp_path: Path, capsys
     assert json.loads(line)["message"].isprintable()
 
 
-@pytest.mark.usefixtures("fenchels")
+@pytest.mark.usefixtures("terminal_log")
 def test_a_message_of_megabytes_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log_to_terminal(logging.WARNING)
     with log_to_file(tmp_path / "log.jsonl"):
@@ -97,7 +87,7 @@ def test_a_message_of_megabytes_is_cut_off(tmp_path: Path, capsys: pytest.Captur
     assert (tmp_path / "log.jsonl").stat().st_size < 10_000
 
 
-@pytest.mark.usefixtures("fenchels")
+@pytest.mark.usefixtures("terminal_log")
 def test_the_stack_trace_of_a_defect_stays_readable_whatever_the_error_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.telemetry.metrics import ServerMetrics
-from tests.unit.deploy.test_compose import composed
+from tests.unit.deploy.test_compose import config
 
 ROOT = Path(__file__).parents[3]
 BASIS, OVERLAY = "docker-compose.yml", "deploy/compose.monitoring.yml"
@@ -161,7 +161,7 @@ def sources() -> dict[str, Any]:
 
 
 def test_prometheus_asks_the_ports_at_which_the_containers_answer() -> None:
-    services = config()["services"]
+    services = config(BASIS, OVERLAY)["services"]
     jobs = {
         job["job_name"]: job for job in yaml.safe_load((MONITORING / "prometheus.yml").read_text())["scrape_configs"]
     }
@@ -174,15 +174,8 @@ def test_prometheus_asks_the_ports_at_which_the_containers_answer() -> None:
     assert sources()["url"] == "http://prometheus:9090"
 
 
-def config() -> dict[str, Any]:
-    done = composed(BASIS, OVERLAY)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = yaml.safe_load(done.stdout)
-    return found
-
-
 def test_the_overlay_only_adds_to_the_words_of_both_roles() -> None:
-    with_it, plain = config()["services"], yaml.safe_load(composed(BASIS).stdout)["services"]
+    with_it, plain = (config(*files)["services"] for files in ((BASIS, OVERLAY), (BASIS,)))
     mine, theirs = (shlex.split(services["server"]["command"]) for services in (with_it, plain))
     added = [word for word in mine if word not in theirs]
     assert added == ["--metrics=0.0.0.0:9464", "--dashboard-at=0.0.0.0:7444"]
@@ -195,14 +188,14 @@ def test_the_overlay_only_adds_to_the_words_of_both_roles() -> None:
 
 
 def test_only_this_machine_reaches_what_the_overlay_opens() -> None:
-    for name, service in config()["services"].items():
+    for name, service in config(BASIS, OVERLAY)["services"].items():
         for port in service.get("ports", []):
             published = port if isinstance(port, str) else f"{port.get('host_ip', '')}:{port['published']}"
             assert published.startswith("127.0.0.1:"), name
 
 
 def test_every_file_that_the_overlay_mounts_is_there() -> None:
-    services = config()["services"]
+    services = config(BASIS, OVERLAY)["services"]
     mounted = [
         volume.split(":")[0] if isinstance(volume, str) else volume["source"]
         for name in ("prometheus", "grafana")
@@ -215,13 +208,13 @@ def test_every_file_that_the_overlay_mounts_is_there() -> None:
 
 def test_the_words_of_the_overlay_are_those_of_the_commands() -> None:
     commands: Any = typer.main.get_command(application())
-    words = shlex.split(config()["services"]["server"]["command"])
+    words = shlex.split(config(BASIS, OVERLAY)["services"]["server"]["command"])
     assert words[:2] == ["server", "/runs"]
     always, beginning = words[2 : words.index("--")], words[words.index("--") + 1 :]
     context = commands.commands["server"].make_context("server", [*beginning, *always])
     assert context.params["metrics"] == "0.0.0.0:9464"
     assert context.params["dashboard_at"] == "0.0.0.0:7444"
-    client = shlex.split(config()["services"]["client"]["command"])
+    client = shlex.split(config(BASIS, OVERLAY)["services"]["client"]["command"])
     context = commands.commands["client"].make_context("client", client[1:])
     assert context.params["metrics"] == "0.0.0.0:9464"
 

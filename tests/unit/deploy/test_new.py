@@ -15,6 +15,7 @@ import pytest
 import fenchel
 from fenchel.common.errors import SettingsError
 from fenchel.deploy.cli.new import new
+from tests.messages import raises
 
 ROOT = Path(__file__).parents[3]
 NAME = "my_momentum_of_tests"
@@ -94,15 +95,13 @@ def test_its_own_test_passes(folder: Path) -> None:
 )
 def test_a_name_that_no_module_can_have_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError) as caught:
+    with raises(SettingsError, key=name):
         new(name)
-    assert caught.value.key == name
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_exists_is_left_as_it_is(folder: Path) -> None:
     (folder / "settings.yaml").write_text("mine")
-    with pytest.raises(SettingsError) as caught:
+    with raises(SettingsError, source=NAME):
         new(NAME)
-    assert caught.value.source == NAME
     assert (folder / "settings.yaml").read_text() == "mine"

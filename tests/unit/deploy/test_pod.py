@@ -73,12 +73,8 @@ def test_a_pod_stays_what_it_was_while_its_cluster_does_not_answer() -> None:
     broken = OSError("no answer")
     waiting = State(waits="ImagePullBackOff: no such image")
     assert states(broken)[0].waits
-    assert states([pod(waiting=WAITING)], broken, [pod(running=RUNNING)], broken) == [
-        waiting,
-        waiting,
-        State(),
-        State(),
-    ]
+    found = states([pod(waiting=WAITING)], broken, [pod(running=RUNNING)], broken)
+    assert found == [waiting, waiting, State(), State()]
     assert states([]) == [State(ended=True)]
 
 

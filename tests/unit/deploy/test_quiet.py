@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,8 @@ from fenchel.deploy.cli.up import _wait_for
 from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
 from fenchel.deploy.launch.logs import log_to_terminal
 
+pytestmark = pytest.mark.usefixtures("terminal_log")
+
 ROOT = Path(__file__).parents[3]
 SETTINGS: dict[str, Any] = {
     "rounds": 2,
@@ -29,16 +31,6 @@ SETTINGS: dict[str, Any] = {
     "objective": {"kind": "logistic", "l2": 0.01},
     "algorithm": {"name": "fedavg"},
 }
-
-
-@pytest.fixture(autouse=True)
-def log() -> Iterator[None]:
-    """Log as the command line does, and put back what was."""
-    logger = logging.getLogger("fenchel")
-    before = logger.handlers, logger.level, logger.propagate
-    log_to_terminal(logging.WARNING)
-    yield
-    logger.handlers, logger.level, logger.propagate = before
 
 
 def up(folder: Path, *words: str) -> Result:

@@ -66,16 +66,14 @@ def test_a_full_disk_takes_no_folder_away_that_has_a_checkpoint(tmp_path: Path, 
     assert checkpoint.exists()
 
 
-def test_a_certificate_and_another_name_do_not_go_together(tmp_path: Path) -> None:
+def test_a_certificate_has_its_own_name_and_a_key_that_others_can_read_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_all(tmp_path, ["localhost"], ["north", "south"])
-    assert list(_identities(tmp_path / "north", None, None, 0, "north")) == ["north"]
+    for name in ("north", None):
+        assert list(_identities(tmp_path / "north", None, None, 0, name)) == ["north"]
     with raises(SettingsError, key="--name south"):
         _identities(tmp_path / "north", None, None, 0, "south")
-
-
-def test_a_key_that_others_can_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_all(tmp_path, ["localhost"], ["north"])
-    _identities(tmp_path / "north", None, None, 0, None)
     assert capsys.readouterr().err == ""
     (tmp_path / "north" / KEY).chmod(0o640)
     _identities(tmp_path / "north", None, None, 0, None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -36,6 +37,8 @@ SETTINGS: dict[str, Any] = {
     "algorithm": {"name": "fedavg", "step_size": 0.1},
 }
 
+Write: TypeAlias = Callable[[dict[str, Any]], str]
+
 
 def fenchel(*words: str) -> str:
     """Run the command; return what it prints, or raise what it raises."""
@@ -46,10 +49,19 @@ def fenchel(*words: str) -> str:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
-    path = tmp_path / "solve.yaml"
-    path.write_text(yaml.safe_dump(SETTINGS))
-    return str(path)
+def write(tmp_path: Path) -> Write:
+    """Return a function that writes settings and returns their path."""
+
+    def written(values: dict[str, Any]) -> str:
+        (tmp_path / "solve.yaml").write_text(yaml.safe_dump(values))
+        return str(tmp_path / "solve.yaml")
+
+    return written
+
+
+@pytest.fixture
+def file(write: Write) -> str:
+    return write(SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -143,38 +155,35 @@ def optimum(settings: RunSettings, weighting: str) -> float:
     ),
     ids=str,
 )
-def test_the_problem_that_is_solved_is_that_of_the_run(tmp_path: Path, changes: dict[str, Any], weighting: str) -> None:
-    values, path = UNEVEN | changes, tmp_path / "solve.yaml"
-    path.write_text(yaml.safe_dump(values))
-    figures = json.loads(fenchel(str(path), "--json"))
+def test_the_problem_that_is_solved_is_that_of_the_run(write: Write, changes: dict[str, Any], weighting: str) -> None:
+    path = write(values := UNEVEN | changes)
+    figures = json.loads(fenchel(path, "--json"))
     assert figures["weighting"] == weighting
     assert figures["objective"] == pytest.approx(optimum(validate(values), weighting), abs=1e-8)
     assert figures["gap"] <= 1e-9
     assert (figures["samples"] < 455) == ("data" in changes)
-    assert f"weighting       {weighting}: each" in fenchel(str(path))
+    assert f"weighting       {weighting}: each" in fenchel(path)
 
 
-def test_another_problem_is_solved_if_that_is_wanted_and_said_to_be_one(tmp_path: Path) -> None:
-    path = tmp_path / "solve.yaml"
-    path.write_text(yaml.safe_dump(UNEVEN))
-    figures = json.loads(fenchel(str(path), "--json", "--weighting", "uniform"))
+def test_another_problem_is_solved_if_that_is_wanted_and_said_to_be_one(write: Write) -> None:
+    path = write(UNEVEN)
+    figures = json.loads(fenchel(path, "--json", "--weighting", "uniform"))
     assert figures["objective"] == pytest.approx(optimum(validate(UNEVEN), "uniform"), abs=1e-8)
-    assert "This is not the run's problem, in which each sample does" in fenchel(str(path), "--weighting", "uniform")
-    path.write_text(yaml.safe_dump(UNEVEN | {"algorithm": {"name": "drdm"}}))
-    assert "drdm minimises the largest of the clients' losses" in " ".join(fenchel(str(path)).split())
+    assert "This is not the run's problem, in which each sample does" in fenchel(path, "--weighting", "uniform")
+    write(UNEVEN | {"algorithm": {"name": "drdm"}})
+    assert "drdm minimises the largest of the clients' losses" in " ".join(fenchel(path).split())
     weighted = Weighted(size=2)
     assert validate(UNEVEN).algorithm.minimises(weighted) is None
     uniform = validate(UNEVEN | {"algorithm": {"name": "fedavg", "weighting": "uniform"}})
     assert uniform.algorithm.minimises(weighted) == "samples"
 
 
-def test_where_features_are_split_no_client_has_a_loss_to_count(tmp_path: Path) -> None:
+def test_where_features_are_split_no_client_has_a_loss_to_count(write: Write) -> None:
     split = {"partition": {"kind": "grid", "sample_groups": 3, "feature_groups": 2}}
-    path = tmp_path / "solve.yaml"
     values = UNEVEN | {"algorithm": {"name": "hybrid-fedavg"}, "data": SETTINGS["data"] | split}
-    path.write_text(yaml.safe_dump(values))
-    assert "This is not the run's problem" in fenchel(str(path))
+    path = write(values)
+    assert "This is not the run's problem" in fenchel(path)
     with raises(DataError, key="data.partition"):
-        fenchel(str(path), "--weighting", "uniform")
-    path.write_text(yaml.safe_dump(values | {"algorithm": {"name": "hyfdca"}}))
-    assert "weighting       samples: each sample counts alike, as in the run" in fenchel(str(path))
+        fenchel(path, "--weighting", "uniform")
+    write(values | {"algorithm": {"name": "hyfdca"}})
+    assert "weighting       samples: each sample counts alike, as in the run" in fenchel(path)

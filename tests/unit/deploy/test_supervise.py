@@ -76,8 +76,11 @@ def test_a_run_that_nothing_disturbs_ends_up_in_the_folder_for_runs(fake: Path) 
     assert [path.name for path in (fake / "runs").iterdir()] == ["run-1"]
 
 
-def test_a_killed_server_goes_on_with_its_run_under_the_settings_that_it_has(fake: Path) -> None:
-    assert supervisor(fake, ["checkpoint", "kill"], ["kill"], [0]).run() == 0
+@pytest.mark.parametrize("end", ["kill", TooManyFilesError.exit_code])
+def test_a_server_that_is_killed_or_ran_out_of_files_goes_on_with_its_run_under_the_settings_that_it_has(
+    fake: Path, end: str | int
+) -> None:
+    assert supervisor(fake, ["checkpoint", end], [end], [0]).run() == 0
     resumed = ["--resume", str(mine(fake) / "run-1"), "--listen", ":1"]
     assert calls(fake)[1:] == [resumed, resumed]
     assert (fake / "runs" / "run-1" / "checkpoint" / "latest").exists()
@@ -106,22 +109,11 @@ def test_a_server_that_gives_up_is_not_started_again_and_its_code_is_passed_on(f
     assert (fake / "runs" / "run-1").is_dir()
 
 
-def test_a_server_that_is_killed_again_and_again_is_given_up_but_its_run_is_kept(fake: Path) -> None:
-    assert supervisor(fake, ["checkpoint", "kill"], *(["kill"] for _ in range(20))).run() == 137
-    assert len(calls(fake)) == 11
-    assert (mine(fake) / "run-1" / "checkpoint" / "latest").exists()
-
-
-def test_a_server_that_ran_out_of_files_is_started_again(fake: Path) -> None:
-    out_of_files = TooManyFilesError.exit_code
-    assert supervisor(fake, ["checkpoint", out_of_files], [out_of_files], [0]).run() == 0
-    assert calls(fake)[1:] == [["--resume", str(mine(fake) / "run-1"), "--listen", ":1"]] * 2
-    assert (fake / "runs" / "run-1").is_dir()
-
-
-def test_a_server_that_runs_out_of_files_again_and_again_is_given_up_but_its_run_is_kept(fake: Path) -> None:
-    out_of_files = TooManyFilesError.exit_code
-    assert supervisor(fake, ["checkpoint", out_of_files], *([out_of_files] for _ in range(20))).run() == out_of_files
+@pytest.mark.parametrize(("end", "code"), [("kill", 137), (TooManyFilesError.exit_code,) * 2])
+def test_a_server_that_ends_so_again_and_again_is_given_up_but_its_run_is_kept(
+    fake: Path, end: str | int, code: int
+) -> None:
+    assert supervisor(fake, ["checkpoint", end], *([end] for _ in range(20))).run() == code
     assert len(calls(fake)) == 11
     assert (mine(fake) / "run-1" / "checkpoint" / "latest").exists()
 

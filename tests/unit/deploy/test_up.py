@@ -124,7 +124,10 @@ def test_a_run_goes_on_without_a_lost_client_where_the_settings_say_so(processes
     assert longer.metrics_table["counted"].to_pylist()[-1] == 1
 
 
-def test_data_that_do_not_fit_end_the_run_although_another_client_shares_the_process(tmp_path: Path) -> None:
+def test_data_that_do_not_fit_end_the_run_although_another_client_shares_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fenchel.server.membership.admission._FAREWELL_SECONDS", 0.1)
     for name, columns in (("a", "age,outcome"), ("b", "size,outcome")):
         (tmp_path / f"{name}.csv").write_text(f"{columns}\n40,1\n50,0\n")
     settings = SETTINGS | {"data": {"name": "own", "classes": [0, 1]}, "network": {"join_timeout": 5}}

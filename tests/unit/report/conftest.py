@@ -6,18 +6,29 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.keys.shared import Secrets
+from fenchel.report.render import terminal
 from fenchel.report.run import Run
+
+
+def shown(*runs: Run, width: int = 140) -> str:
+    """Return what a terminal of a width shows of runs."""
+    output = StringIO()
+    terminal.show(runs, Console(file=output, width=width, force_terminal=False))
+    return output.getvalue()
+
 
 SETTINGS: Mapping[str, Any] = {
     "name": "tiny",

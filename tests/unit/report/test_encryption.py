@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from fenchel.report import summary
 from fenchel.report.render import terminal
 from fenchel.report.render.page import write_report
 from fenchel.report.run import Run
+from tests.unit.report.conftest import shown
 
 CIPHERTEXTS = ("encrypt_s", "decrypt_s", "encryptions", "decryptions")
-
-
-def shown(*runs: Run) -> str:
-    output = StringIO()
-    terminal.show(runs, Console(file=output, width=110))
-    return output.getvalue()
 
 
 def chart(run: Run, folder: Path) -> Any:

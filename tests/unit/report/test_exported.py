@@ -56,6 +56,7 @@ def test_a_pipeline_of_scores_for_ranking_offers_no_probabilities(tmp_path: Path
         "algorithm": {"name": "codasca", "local_steps": 4, "step_size": 0.05},
     }
     run = fenchel.up(settings, data=(X, TWO), in_process=True, runs=tmp_path)
+    assert run.decision_function(X).shape == (90,)
     with raises(SettingsError):
         run.predict_proba(X)
     pipeline = run.model_for("sklearn")

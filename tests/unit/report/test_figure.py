@@ -29,7 +29,8 @@ def colors(path: Path) -> int:
     return len(np.unique(pixels @ [1 << 16, 1 << 8, 1]))  # rows as one number each: quicker to sort
 
 
-def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Return a list to which each figure is added when it is saved."""
     kept: list[Figure] = []
     save = Figure.savefig
@@ -77,10 +78,7 @@ def test_a_gap_has_a_chart_of_its_own(tmp_path: Path, finished: Run, altered: Ca
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_gap_below_zero_is_drawn_on_a_linear_axis(
-    tmp_path: Path, finished: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = saved_figures(monkeypatch)
+def test_a_gap_below_zero_is_drawn_on_a_linear_axis(tmp_path: Path, finished: Run, kept: list[Figure]) -> None:
     draw([finished], tmp_path / "x.png", optima=[100.0])
     assert kept[0].axes[-1].get_yscale() == "linear"
 
@@ -108,9 +106,8 @@ def test_the_same_runs_give_the_same_picture(tmp_path: Path, finished: Run) -> N
 
 
 def test_the_legend_of_latencies_has_few_phases_and_lies_within_the_picture(
-    tmp_path: Path, altered: Callable[..., Run], finished: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, altered: Callable[..., Run], finished: Run, kept: list[Figure]
 ) -> None:
-    kept = saved_figures(monkeypatch)
     rows = finished.calls_table.num_rows
     for prefix in ("phase", "a_phase_with_a_very_long_name"):
         calls = {"phase": [f"{prefix}_{i % 10}" for i in range(rows)], "total_s": [1.0 + i % 10 for i in range(rows)]}
@@ -127,23 +124,14 @@ def test_the_legend_of_latencies_has_few_phases_and_lies_within_the_picture(
     ("longest", "labels"), [(0.7, ["200 ms", "500 ms"]), (7e3, ["100 ms", "1 s", "10 s", "100 s", "1 ks", "10 ks"])]
 )
 def test_latencies_have_labels_in_plain_text(
-    longest: float,
-    labels: list[str],
-    tmp_path: Path,
-    altered: Callable[..., Run],
-    finished: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    longest: float, labels: list[str], tmp_path: Path, altered: Callable[..., Run], finished: Run, kept: list[Figure]
 ) -> None:
-    kept = saved_figures(monkeypatch)
     seconds = [0.13, longest] * (finished.calls_table.num_rows // 2)
     plots._draw(altered(calls={"total_s": seconds, "network_s": seconds}), "x", plots._latency, tmp_path / "x.png")
     assert shown(kept[0].axes[0].xaxis) == labels
 
 
-def test_a_search_has_labels_in_plain_text_and_whole_numbers_of_trials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = saved_figures(monkeypatch)
+def test_a_search_has_labels_in_plain_text_and_whole_numbers_of_trials(tmp_path: Path, kept: list[Figure]) -> None:
     trials = [create_trial(value=value) for value in (5.0, 0.5, 0.06)]
     for number, trial in enumerate(trials):
         trial.number = number
@@ -153,16 +141,14 @@ def test_a_search_has_labels_in_plain_text_and_whole_numbers_of_trials(
     assert shown(axes.xaxis) == ["0", "1", "2"]
 
 
-def test_a_map_shows_local_steps_with_all_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = saved_figures(monkeypatch)
+def test_a_map_shows_local_steps_with_all_digits(tmp_path: Path, kept: list[Figure]) -> None:
     draw_map(np.array([[4.0, 1024.0], [1234.5, 3e7]]), [0, 10], [1e6, 2e6], title="x", path=tmp_path / "x.png")
     assert [text.get_text() for text in kept[0].axes[0].texts] == ["4", "1024", "1.23e+03", "3e+07"]
 
 
 def test_a_single_round_is_a_whole_number(
-    tmp_path: Path, altered: Callable[..., Run], finished: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, altered: Callable[..., Run], finished: Run, kept: list[Figure]
 ) -> None:
-    kept = saved_figures(monkeypatch)
     draw([altered(metrics=finished.metrics_table.slice(0, 1))], tmp_path / "x.png")
     assert shown(kept[0].axes[0].xaxis) == ["1"]
 

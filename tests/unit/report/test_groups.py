@@ -9,13 +9,11 @@ import re
 import shutil
 import statistics
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from scipy import stats
 
 from fenchel.report.groups import Estimate, bands_of, estimate, groups_of, run_names
@@ -25,6 +23,7 @@ from fenchel.report.render.figure import draw
 from fenchel.report.render.page import render
 from fenchel.report.render.tables import write_tables
 from fenchel.report.run import Run
+from tests.unit.report.conftest import shown
 
 T_975 = {1: 12.7062, 2: 4.30265, 4: 2.77645}
 """Quantiles of Student's t as they are printed in tables, by degrees of freedom."""
@@ -137,12 +136,6 @@ def test_a_group_with_one_completed_seed_has_no_band(seeded: Callable[..., Run])
     rows = [line for line in shown(*runs).splitlines() if "1 of 2" in line]
     assert len(rows) == 1
     assert "±" not in rows[0]
-
-
-def shown(*runs: Run) -> str:
-    output = StringIO()
-    terminal.show(runs, Console(file=output, width=140, force_terminal=False))
-    return output.getvalue()
 
 
 def test_terminal_page_json_table_and_picture_show_the_groups(seeded: Callable[..., Run], tmp_path: Path) -> None:

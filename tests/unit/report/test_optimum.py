@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,21 +37,15 @@ def changed(altered: MakeRun) -> Callable[..., Run]:
     return change
 
 
-def test_none_is_known_unless_it_is_given(finished: Run) -> None:
-    assert optima_of([finished, finished], []) == [None, None]
-
-
-def test_each_run_may_have_its_own(finished: Run, changed: Callable[..., Run]) -> None:
+def test_each_run_may_have_its_own_and_none_is_known_unless_it_is_given(
+    finished: Run, changed: Callable[..., Run]
+) -> None:
     other = changed("other", objective={"l2": 0.5})
+    assert optima_of([finished, other], []) == [None, None]
     assert optima_of([finished, other], [0.25, 0.75]) == [0.25, 0.75]
-    with raises(SettingsError, key="--optimum"):
-        optima_of([finished, other, other], [0.25, 0.75])
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_one_that_is_not_finite_is_refused(finished: Run, value: float) -> None:
-    with raises(SettingsError, key="--optimum"):
-        optima_of([finished], [value])
+    for runs, wrong in (([finished, other, other], [0.25, 0.75]), ([finished], [math.nan]), ([finished], [math.inf])):
+        with raises(SettingsError, key="--optimum"):
+            optima_of(runs, wrong)
 
 
 def test_one_is_enough_for_runs_that_differ_only_in_how_they_minimise(

@@ -101,14 +101,6 @@ def test_an_objective_without_scores_is_not_told_to_use_them(tmp_path: Path, mon
     assert not str(refused.value).endswith("use decision_function")
 
 
-def test_scores_for_the_area_under_the_curve_are_no_probabilities(tmp_path: Path) -> None:
-    codasca = {"name": "codasca", "local_steps": 4, "step_size": 0.05}
-    run = run_of(tmp_path, (X, SCORE > 0), {"kind": "binary"}, algorithm=codasca)
-    assert run.decision_function(X).shape == (120,)
-    with raises(fenchel.SettingsError):
-        run.predict_proba(X)
-
-
 def test_columns_of_a_table_are_found_by_their_names(tmp_path: Path) -> None:
     names = list("abcdef")
     frame = pd.DataFrame(X, columns=names).assign(outcome=SCORE > 0)

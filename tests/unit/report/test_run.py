@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable
 from html import unescape
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from rich.console import Console
 
 import fenchel
 from fenchel.common.errors import CheckpointError, SettingsError
 from fenchel.common.objectives.metrics import FIGURES
 from fenchel.common.storage.round_columns import COUNTS, SOCKETS, TIMES
 from fenchel.report import columns
-from fenchel.report.render import terminal
 from fenchel.report.render.page import render, write_report
 from fenchel.report.render.plots import write_pictures
 from fenchel.report.render.tables import write_tables
@@ -30,6 +27,7 @@ from fenchel.report.render.trace import events
 from fenchel.report.run import Run
 from fenchel.report.timeline import Timeline
 from tests.messages import raises
+from tests.unit.report.conftest import shown
 
 UNPROTECTED = {"name": "hyfdca", "privacy": "none"}
 
@@ -40,6 +38,7 @@ def test_a_finished_run_tells_its_settings_its_rounds_and_its_last_figures(finis
     assert finished.summary is not None
     assert finished.figures == finished.summary["figures"]
     assert finished.model.shape == (10 * 64,)
+    assert np.isfinite(finished.model).all()
     assert finished.id == finished.path.name
 
 
@@ -109,13 +108,6 @@ def test_a_run_without_a_model_says_how_far_it_came(killed: Run) -> None:
         _ = killed.model
 
 
-def test_a_damaged_model_is_refused(altered: Callable[..., Run]) -> None:
-    run = altered()
-    (run.path / "model.npz").write_bytes(b"PK\x03\x04 and no more")
-    with raises(CheckpointError, file="model.npz"):
-        _ = run.model
-
-
 @pytest.mark.parametrize("header", [True, False])
 def test_a_run_that_has_not_finished_a_round_has_empty_tables(tmp_path: Path, header: bool) -> None:
     (tmp_path / "settings.yaml").write_text("name: young\n")
@@ -123,13 +115,6 @@ def test_a_run_that_has_not_finished_a_round_has_empty_tables(tmp_path: Path, he
         (tmp_path / "metrics.arrows").touch()
     run = Run(tmp_path)
     assert (run.rounds, run.figures, run.calls_table.num_rows) == (0, {}, 0)
-
-
-def test_a_damaged_table_is_refused(altered: Callable[..., Run]) -> None:
-    run = altered()
-    (run.path / "metrics.parquet").write_bytes(b"PAR1 and no more")
-    with raises(CheckpointError, file="metrics.parquet"):
-        _ = run.metrics
 
 
 @pytest.mark.parametrize(
@@ -176,14 +161,22 @@ def test_a_report_that_cannot_be_written_says_where(finished: Run, tmp_path: Pat
             write()
 
 
+SUMMARIES = ("{", "[]", '{"seconds": {}}', '{"figures": {"gap": "x"}}', '{"completed": 1}', '{"figures": [1]}')
+
+
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"seconds": {}}', '{"figures": {"gap": "x"}}', '{"completed": 1}', '{"figures": [1]}']
+    ("file", "content", "attribute"),
+    [
+        ("model.npz", "PK\x03\x04 and no more", "model"),
+        ("metrics.parquet", "PAR1 and no more", "metrics"),
+        *(("summary.json", text, "completed") for text in SUMMARIES),
+    ],
 )
-def test_a_damaged_summary_is_refused(altered: Callable[..., Run], text: str) -> None:
+def test_a_damaged_file_is_refused(altered: Callable[..., Run], file: str, content: str, attribute: str) -> None:
     run = altered()
-    (run.path / "summary.json").write_text(text)
-    with raises(CheckpointError, file="summary.json"):
-        _ = run.completed
+    (run.path / file).write_text(content)
+    with raises(CheckpointError, file=file):
+        getattr(run, attribute)
 
 
 def test_a_folder_that_is_no_run_is_refused_with_what_was_expected(tmp_path: Path) -> None:
@@ -235,10 +228,6 @@ def test_a_notebook_shows_a_run_without_interpreting_its_texts(altered: Callable
     assert "<b>" not in shown
 
 
-def test_the_model_of_a_run_is_finite(finished: Run) -> None:
-    assert np.isfinite(finished.model).all()
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -253,10 +242,7 @@ def test_a_file_that_is_missing_is_warned_of(altered: Callable[..., Run], name: 
     (warning,) = run.warnings
     assert f"{name} is missing" in warning
     assert said in warning
-    console = Console(file=StringIO(), width=400)
-    terminal.show([run], console)
-    assert isinstance(console.file, StringIO)
-    assert f"{name} is missing" in console.file.getvalue()
+    assert f"{name} is missing" in shown(run, width=400)
     assert f"{name} is missing" in render([run])
 
 

@@ -6,38 +6,21 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 import yaml
-from rich.console import Console
 
 from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.report.render import terminal
 from fenchel.report.run import Run
-
-
-def shown(*runs: Run, width: int = 100) -> str:
-    console = Console(file=StringIO(), width=width, force_terminal=False)
-    terminal.show(runs, console)
-    output = console.file
-    assert isinstance(output, StringIO)
-    return output.getvalue()
+from tests.unit.report.conftest import shown
 
 
 def test_one_run_is_shown_with_its_settings_its_figures_and_its_phases(finished: Run) -> None:
     text = shown(finished)
-    for part in (
-        finished.id,
-        "completed",
-        "algorithm fedavg",
-        "3 of 3",
-        "test accuracy",
-        "waiting",
-        "train",
-        "client-002",
-    ):
+    for part in ("completed", "algorithm fedavg", "3 of 3", "test accuracy", "waiting", "train", "client-002"):
         assert part in text
+    assert finished.id in text
 
 
 def test_the_environment_is_shown_and_a_difference_is_a_warning(finished: Run, altered: Callable[..., Run]) -> None:

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import encode
 from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.collectors import GatherCollector
+from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
+from tests.rooms import roomy
 
 MakeMember: TypeAlias = Callable[..., ClientRecord]
 
 
 def body(value: float = 1.0) -> Body:
     return Body(encode({"x": value}))
+
+
+def request_of(**how: Any) -> Request:
+    """Return a request that any reply answers."""
+    plain: dict[str, Any] = {
+        "phase": "train",
+        "t": 1,
+        "collector": GatherCollector(),
+        "check": lambda *_: None,
+        "deadline": 60.0,
+        "room": roomy(),
+    }
+    return Request(**plain | how)
+
+
+async def settled() -> None:
+    """Let every task run until it waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -6,20 +6,14 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
-from fenchel.common.errors import PayloadError
-from fenchel.common.wire.values import Values
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import take
-from tests.messages import raises
-from tests.rooms import roomy
-from tests.unit.server.conftest import body
+from tests.unit.server.conftest import body, request_of
 
 
 @dataclass
@@ -27,16 +21,8 @@ class Nothing:
     """The state of an algorithm that has none."""
 
 
-def accept(client: str, values: Values, finite: bool) -> None:
-    """Find nothing wrong with a reply."""
-
-
-def exchange_of() -> Request:
-    return Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=1.0, room=roomy())
-
-
 def ask(member: ClientRecord, request: Request | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
-    request = request or exchange_of()
+    request = request or request_of()
     call = member.post("train", 1, kind, body(), request)
     request.expect(member, call)
     return call
@@ -65,12 +51,8 @@ def test_an_answer_that_did_not_count_is_not_the_base(member: ClientRecord) -> N
     assert failed.request is not None
     failed.request.fail(failed, "no")
     assert (member.base, member.outstanding) == (0, {})
-    assert (ask(member).sequence, ask_base(member)) == (2, 0)
-
-
-def ask_base(member: ClientRecord) -> int:
-    (call,) = member.outstanding.values()
-    return call.base
+    following = ask(member)
+    assert (following.sequence, following.base) == (2, 0)
 
 
 def test_a_promise_counts_as_soon_as_it_is_made(member: ClientRecord) -> None:
@@ -91,7 +73,7 @@ def test_an_inspection_changes_no_base(member: ClientRecord) -> None:
 def test_nothing_is_posted_while_a_question_is_open(member: ClientRecord, kind: pb.Kind.ValueType) -> None:
     ask(member)
     with pytest.raises(RuntimeError):
-        member.post("shift", 1, kind, body(), None if kind == pb.TELL else exchange_of())
+        member.post("shift", 1, kind, body(), None if kind == pb.TELL else request_of())
 
 
 def test_a_settled_call_lets_go_of_its_body(member: ClientRecord) -> None:
@@ -229,31 +211,6 @@ def test_an_instruction_never_asks_to_forget_its_own_base(member: ClientRecord) 
     assert ask(member).head(member.low_water_mark).reach == 3
 
 
-def test_a_lost_client_answers_nothing_more(member: ClientRecord) -> None:
-    tell(member)
-    call = ask(member)
-    member.mark_lost("its journal is gone")
-    assert member.lost == "its journal is gone"
-    assert member.outstanding == {}
-    assert isinstance(call.request, Request)
-    assert call.request.failures == {"client-0": "its journal is gone"}
-    assert not call.request.is_open_for(call)
-
-
-def test_a_reply_that_is_refused_does_not_count(member: ClientRecord) -> None:
-    def refuse(client: str, values: Values, finite: bool) -> None:
-        raise PayloadError("wrong shape")
-
-    request = Request(phase="train", t=1, collector=GatherCollector(), check=refuse, deadline=1.0, room=roomy())
-    call = ask(member, request)
-    with raises(PayloadError) as refused:
-        request.check(call.client, {"x": np.ones(1)}, False)
-    request.fail(call, str(refused.value))
-    assert not request.is_open_for(call)
-    assert (member.base, request.answered) == (0, [])
-    assert request.failures == {member.name: "wrong shape"}
-
-
 def test_what_a_client_has_to_catch_up_on_is_counted_until_it_is_done(member: ClientRecord) -> None:
     size = body().size
     first, second = tell(member), tell(member)
@@ -276,17 +233,21 @@ def test_a_checkpoint_knows_what_a_client_has_to_catch_up_on(member: ClientRecor
     assert restored.owed_bytes == member.owed_bytes > 0
 
 
-def test_who_is_lost_owes_nothing_and_hears_so_if_it_is_there(member: ClientRecord) -> None:
+def test_a_lost_client_answers_and_owes_nothing_more_and_hears_so_if_it_is_there(member: ClientRecord) -> None:
     member.queue = asyncio.Queue()
     tell(member)
+    call = ask(member)
     member.mark_lost("it is slow to follow")
-    assert member.owed_bytes == 0
-    waiting = [member.queue.get_nowait(), member.queue.get_nowait()]
-    assert isinstance(waiting[0], int)
-    assert waiting[0] not in member.outstanding  # nothing is left to be sent
-    assert isinstance(waiting[1], pb.Farewell)
-    assert not waiting[1].completed
-    assert "it is slow to follow" in waiting[1].reason
+    assert member.lost == "it is slow to follow"
+    assert (member.owed_bytes, member.outstanding) == (0, {})  # nothing is left to be sent
+    assert isinstance(call.request, Request)
+    assert call.request.failures == {"client-0": "it is slow to follow"}
+    assert not call.request.is_open_for(call)
+    *waiting, farewell = (member.queue.get_nowait() for _ in range(3))
+    assert waiting == [1, 2]
+    assert isinstance(farewell, pb.Farewell)
+    assert not farewell.completed
+    assert "it is slow to follow" in farewell.reason
 
 
 def test_who_is_given_up_was_away_until_then(member: ClientRecord, monkeypatch: pytest.MonkeyPatch) -> None:

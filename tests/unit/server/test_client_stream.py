@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import weakref
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,8 @@ from fenchel.common.wire import codecs, outline
 from fenchel.common.wire.frames import CHUNK_BYTES, Body, Head, frames, parse
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.reader import SMALLEST_PIECE
-from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.memory_budget import MemoryBudget, Size
 from fenchel.fleet.metering import unsolicited
 from fenchel.fleet.metering.limits import Limits
@@ -27,15 +26,10 @@ from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.stream.client_stream import ClientStream
 from tests.messages import raises
-from tests.rooms import roomy
-from tests.unit.server.conftest import MakeMember, body
+from tests.unit.server.conftest import MakeMember, body, request_of
 
 LIMIT = 1 << 30
 PATIENCE = 20.0
-
-
-def accept(client: str, values: Values, finite: bool) -> None:
-    """Find nothing wrong with a reply."""
 
 
 async def admit(hello: pb.Hello) -> pb.Welcome:
@@ -51,21 +45,47 @@ async def heard(client: MemoryStream) -> Head:
     return head
 
 
+async def send(client: MemoryStream, messages: Iterable[bytes]) -> None:
+    for frame in messages:
+        await client.write(frame)
+
+
 async def connected(
-    member: ClientRecord, hello: pb.Hello | None = None, **limits: Any
-) -> tuple[MemoryStream, asyncio.Task[None], Head]:
+    member: ClientRecord,
+    hello: pb.Hello | None = None,
+    admit: Callable[[pb.Hello], Awaitable[pb.Welcome]] = admit,
+    **limits: Any,
+) -> tuple[MemoryStream, asyncio.Task[None], pb.Welcome]:
     """Open a stream; return the client's side, the server's task, and the welcome."""
     client = MemoryStream()
     serving = asyncio.create_task(ClientStream(member, client.other_side(), LIMIT, Limits(**limits)).run(admit))
-    for frame in frames(hello or pb.Hello()):
-        await client.write(frame)
-    return client, serving, await heard(client)
+    await send(client, frames(hello or pb.Hello()))
+    welcome = await heard(client)
+    assert isinstance(welcome, pb.Welcome)
+    return client, serving, welcome
 
 
-def asked(member: ClientRecord) -> Request:
-    request = Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=PATIENCE, room=roomy())
-    request.expect(member, member.post("train", 1, pb.ASK, body(), request))
+async def broken_off(member: ClientRecord, sequence: int, reply: Body) -> None:
+    """Let a stream break after the first two frames of a reply."""
+    client, serving, _ = await connected(member)
+    await send(client, list(frames(pb.Reply(sequence=sequence), reply))[:2])
+    client.outgoing.put_nowait(None)
+    await serving
+
+
+def asked(member: ClientRecord, deadline: float = PATIENCE, content: Body | None = None, **how: Any) -> Request:
+    request = request_of(deadline=deadline, **how)
+    request.expect(member, member.post("train", 1, pb.ASK, content or body(), request))
     return request
+
+
+async def answered(client: MemoryStream, sequence: int) -> None:
+    await send(client, frames(pb.Reply(sequence=sequence), Body(encode({}))))
+
+
+async def ended(serving: asyncio.Task[None]) -> None:
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
 
 
 async def test_a_client_that_comes_at_the_very_end_hears_the_farewell(member: ClientRecord) -> None:
@@ -75,11 +95,7 @@ async def test_a_client_that_comes_at_the_very_end_hears_the_farewell(member: Cl
         member.say_farewell(pb.Farewell(completed=True))
         return pb.Welcome()
 
-    client = MemoryStream()
-    serving = asyncio.create_task(ClientStream(member, client.other_side(), LIMIT, Limits()).run(admits_the_last))
-    for frame in frames(pb.Hello()):
-        await client.write(frame)
-    assert isinstance(await heard(client), pb.Welcome)
+    client, serving, _ = await connected(member, admit=admits_the_last)
     assert await heard(client) == pb.Farewell(completed=True)
     await ended(serving)
 
@@ -93,8 +109,7 @@ async def test_a_new_stream_ends_the_conversation_on_the_old_one(member: ClientR
     assert member.connected
     instruction = await heard(new)
     assert isinstance(instruction, pb.Instruction)
-    for frame in frames(pb.Reply(sequence=instruction.sequence), Body(encode({}))):
-        await new.write(frame)
+    await answered(new, instruction.sequence)
     assert await request.finish(1) == [member.name]
     new.outgoing.put_nowait(None)
     await serving_new
@@ -104,21 +119,13 @@ async def test_a_new_stream_ends_the_conversation_on_the_old_one(member: ClientR
 async def test_a_reply_that_broke_off_goes_on_where_it_broke(member: ClientRecord) -> None:
     request = asked(member)
     reply = Body(encode({"x": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
-    old, serving, _ = await connected(member)
-    first, second, *_ = frames(pb.Reply(sequence=1), reply)
-    for frame in (first, second):
-        await old.write(frame)
-    old.outgoing.put_nowait(None)
-    await serving
+    await broken_off(member, 1, reply)
     new, serving, welcome = await connected(member)
-    assert isinstance(welcome, pb.Welcome)
     assert (welcome.partial.sequence, welcome.partial.received) == (1, CHUNK_BYTES)
-    for frame in frames(pb.Reply(sequence=1), reply, welcome.partial.received):
-        await new.write(frame)
+    await send(new, frames(pb.Reply(sequence=1), reply, welcome.partial.received))
     assert await request.finish(1) == [member.name]
     assert (member.partial, member.base) == (None, 1)
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    await ended(serving)
 
 
 async def test_a_reply_that_is_begun_anew_takes_its_memory_once(member: ClientRecord) -> None:
@@ -128,8 +135,7 @@ async def test_a_reply_that_is_begun_anew_takes_its_memory_once(member: ClientRe
     before = None
     for _ in range(3):
         stream, serving, _ = await connected(member)
-        for frame in list(frames(pb.Reply(sequence=1), reply))[:3]:
-            await stream.write(frame)
+        await send(stream, list(frames(pb.Reply(sequence=1), reply))[:3])
         while member.partial is None or member.partial.head is before or not member.partial.assembly.received:
             await asyncio.sleep(0)
         before = member.partial.head
@@ -138,31 +144,22 @@ async def test_a_reply_that_is_begun_anew_takes_its_memory_once(member: ClientRe
         await serving
     assert [memory() is None for memory in memories] == [True, True, False]
     stream, serving, welcome = await connected(member)
-    assert isinstance(welcome, pb.Welcome)
-    for frame in frames(pb.Reply(sequence=1), reply, welcome.partial.received):
-        await stream.write(frame)
+    await send(stream, frames(pb.Reply(sequence=1), reply, welcome.partial.received))
     assert await request.finish(1) == [member.name]
     assert memories[-1]() is None
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    await ended(serving)
 
 
 async def test_a_beginning_outlives_older_replies_that_come_again(member: ClientRecord) -> None:
     told = member.post("prepare", 1, pb.TELL, body(), None)
     asked(member)
     reply = Body(encode({"x": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
-    old, serving, _ = await connected(member)
-    for frame in list(frames(pb.Reply(sequence=2), reply))[:2]:
-        await old.write(frame)
-    old.outgoing.put_nowait(None)
-    await serving
+    await broken_off(member, 2, reply)
     for confirms in (True, False):
         stream, serving, welcome = await connected(member)
-        assert isinstance(welcome, pb.Welcome)
         assert welcome.partial == pb.Partial(sequence=2, received=CHUNK_BYTES)
         if confirms:
-            for frame in frames(pb.Reply(sequence=told.sequence), Body(encode({}))):
-                await stream.write(frame)
+            await answered(stream, told.sequence)
         stream.outgoing.put_nowait(None)
         await serving
     assert told.sequence not in member.outstanding
@@ -173,25 +170,17 @@ async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(
     entries = np.zeros(3 * CHUNK_BYTES // 8)
     entries[5] = np.nan
     request = asked(member)
-    old, serving, _ = await connected(member)
-    first, second, *_ = frames(pb.Reply(sequence=1), Body(encode({"x": entries.view(np.int64), "y": np.ones(8)})))
-    for frame in (first, second):
-        await old.write(frame)
-    old.outgoing.put_nowait(None)
-    await serving
+    await broken_off(member, 1, Body(encode({"x": entries.view(np.int64), "y": np.ones(8)})))
     new, serving, welcome = await connected(member)
-    assert isinstance(welcome, pb.Welcome)
-    for frame in frames(pb.Reply(sequence=1), Body(encode({"x": entries, "y": np.ones(8)})), welcome.partial.received):
-        await new.write(frame)
+    meant = Body(encode({"x": entries, "y": np.ones(8)}))
+    await send(new, frames(pb.Reply(sequence=1), meant, welcome.partial.received))
     with raises(WireError):
         await serving
     assert not request.answered
 
 
 async def test_what_a_client_has_of_an_instruction_is_not_sent_again(member: ClientRecord) -> None:
-    request = Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=PATIENCE, room=roomy())
-    large = Body(encode({"model": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
-    request.expect(member, member.post("train", 1, pb.ASK, large, request))
+    asked(member, content=Body(encode({"model": np.zeros(3 * CHUNK_BYTES, np.uint8)})))
     hello = pb.Hello(partial=pb.Partial(sequence=1, received=2 * CHUNK_BYTES + 5))
     client, serving, _ = await connected(member, hello)
     instruction = await heard(client)
@@ -200,8 +189,7 @@ async def test_what_a_client_has_of_an_instruction_is_not_sent_again(member: Cli
     rest = await client.read()
     assert rest is not None
     assert len(parse(rest).chunk) == CHUNK_BYTES
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    await ended(serving)
 
 
 async def test_promises_that_the_journal_proves_kept_are_not_sent_again(member: ClientRecord) -> None:
@@ -210,29 +198,16 @@ async def test_promises_that_the_journal_proves_kept_are_not_sent_again(member: 
     client, serving, _ = await connected(member, pb.Hello(snapshots=[2]))
     sent = [await heard(client) for _ in range(2)]
     assert [head.sequence for head in sent if isinstance(head, pb.Instruction)] == [2, 3]
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
-
-
-async def answered(client: MemoryStream, sequence: int) -> None:
-    for frame in frames(pb.Reply(sequence=sequence), Body(encode({}))):
-        await client.write(frame)
-
-
-async def ended(serving: asyncio.Task[None]) -> None:
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    await ended(serving)
 
 
 async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_still_coming(
     member: ClientRecord,
 ) -> None:
-    request = Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=0.2, room=roomy())
-    request.expect(member, member.post("train", 1, pb.ASK, body(), request))
+    request = asked(member, deadline=0.2)
     client, serving, _ = await connected(member)
     first, second, *rest = frames(pb.Reply(sequence=1), Body(encode({"x": np.zeros(20 * CHUNK_BYTES, np.uint8)})))
-    for frame in (first, second):
-        await client.write(frame)
+    await send(client, (first, second))
     while member.partial is None or not member.partial.assembly.received:
         await asyncio.sleep(0)
     memory = weakref.ref(member.partial.assembly._buffer)
@@ -240,8 +215,7 @@ async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_
     with raises(TooFewRepliesError, round=1, phase="train"):
         await request.finish(1)
     assert memory() is None
-    for frame in rest:
-        await client.write(frame)
+    await send(client, rest)
     again = asked(member)
     await answered(client, 2)
     assert await again.finish(1) == [member.name], "the rest was dropped, and the stream goes on"
@@ -252,9 +226,9 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
     member: ClientRecord, make_member: MakeMember
 ) -> None:
     limits = MemoryBudget(3 * CHUNK_BYTES, largest_message=LIMIT)
-    other, collector = make_member("client-1", 1), GatherCollector()
+    other = make_member("client-1", 1)
     room = limits.room("introduce", {each.name: Size(0, None) for each in (member, other)})
-    request = Request(phase="introduce", t=1, collector=collector, check=accept, deadline=PATIENCE, room=room)
+    request = request_of(phase="introduce", room=room)
     for each in (member, other):
         request.expect(each, each.post("introduce", 1, pb.ASK, body(), request))
     greedy, serving, _ = await connected(member)
@@ -262,8 +236,7 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
     with room:
         for client, chunks in ((greedy, 3), (honest, 1)):
             large = Body(encode({"x": np.zeros(chunks * CHUNK_BYTES + 1, np.uint8)}))
-            for frame in frames(pb.Reply(sequence=1), large):
-                await client.write(frame)
+            await send(client, frames(pb.Reply(sequence=1), large))
             assert limits.held <= 3 * CHUNK_BYTES
         assert await request.finish(1) == [other.name]
     assert "network.in_flight_bytes" in request.failures[member.name]
@@ -336,10 +309,7 @@ async def test_a_reply_to_nothing_with_thousands_of_values_ends_its_stream_befor
 async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_are_looked_at(
     member: ClientRecord, parsed: list[str]
 ) -> None:
-    request = Request(
-        phase="train", t=1, collector=GatherCollector(), check=accept, deadline=PATIENCE, room=roomy(), values=2
-    )
-    request.expect(member, member.post("train", 1, pb.ASK, body(), request))
+    request = asked(member, values=2)
     client, serving, _ = await connected(member)
     await client.write(of_many_values(1))
     with raises(TooFewRepliesError, round=1, phase="train"):
@@ -373,13 +343,11 @@ async def test_unsolicited_replies_are_counted_for_the_client_and_looked_at_afte
         for _ in range(100):
             await asyncio.sleep(0)
         assert len(parsed) == min(3 * (stream + 1), 5)
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await ended(serving)
 
 
 async def test_a_late_reply_is_not_slowed_down(member: ClientRecord) -> None:
-    request = Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=0.05, room=roomy())
-    request.expect(member, member.post("train", 1, pb.ASK, body(), request))
+    request = asked(member, deadline=0.05)
     client, serving, _ = await connected(member, unsolicited_frames_per_second=0.001, unsolicited_per_second=0.001)
     with raises(TooFewRepliesError, round=1, phase="train"):
         await request.finish(1)
@@ -388,8 +356,7 @@ async def test_a_late_reply_is_not_slowed_down(member: ClientRecord) -> None:
     head = pb.Reply(sequence=1, payload=pb.Payload.FromString(late.payload))
     async with asyncio.timeout(PATIENCE):
         await client.write(pb.Frame(reply=head).SerializeToString())
-        for _ in range(1100):
-            await client.write(piece)
+        await send(client, [piece] * 1100)
         again = asked(member)
         await answered(client, 2)
         assert await again.finish(1) == [member.name]

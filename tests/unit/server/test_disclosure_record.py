@@ -27,15 +27,13 @@ from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import ACCEPT
 from fenchel.deploy.cli.main import application
 from fenchel.fleet.calls import Call
-from fenchel.fleet.collectors import GatherCollector
-from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
 from fenchel.server.disclosure.exporters import Exporter
 from fenchel.server.disclosure.record import UNASKED, UNDECLARED, DisclosureRecord
 from tests.complexity import LINEAR, growth
 from tests.messages import raises
-from tests.rooms import roomy
+from tests.unit.server.conftest import request_of
 
 
 @pytest.fixture
@@ -47,15 +45,7 @@ def account(tmp_path: Path) -> DisclosureRecord:
 
 
 def asked(client: str = "north", **forms: str) -> Call:
-    request = Request(
-        phase="train",
-        t=3,
-        collector=GatherCollector(),
-        check=lambda *_: None,
-        deadline=1.0,
-        room=roomy(),
-        forms=forms,  # type: ignore[arg-type]
-    )
+    request = request_of(t=3, forms=forms)
     return Call(client=client, sequence=7, base=0, phase="train", round=3, kind=pb.ASK, body=None, request=request)
 
 

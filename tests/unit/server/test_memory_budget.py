@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from fenchel.testing import load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
 from tests.rooms import InRoom
+from tests.unit.server.conftest import settled
 
 PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not
 MIB = 1 << 20
@@ -36,12 +38,6 @@ CLIENTS = [f"client-{number}" for number in range(6)]
 
 def exactly(size: int, clients: list[str] = CLIENTS) -> dict[str, Size]:
     return dict.fromkeys(clients, Size(size, size))
-
-
-async def settled() -> None:
-    """Let every task run until it waits."""
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 def test_a_phase_that_needs_more_at_once_than_there_may_be_is_refused_in_words() -> None:
@@ -284,41 +280,38 @@ def test_a_container_with_less_memory_than_its_machine_counts(tmp_path: Path, mo
     assert memory_bytes() >= whole
 
 
-MODEL_BYTES = 640 * 8
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "enough"),
-    [
-        ({"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5}, MODEL_BYTES),
-        ({"name": "scaff-pd", "local_steps": 1, "batch_size": None, "step_size": 0.5}, 3 * MODEL_BYTES),
-    ],
-    ids=["folded", "held together"],
+PER_ALGORITHM = pytest.mark.parametrize(
+    ("algorithm", "together"), [("fedavg", 1), ("scaff-pd", 3)], ids=["folded", "held together"]
 )
-def test_a_run_with_room_for_what_it_needs_has_the_bits_of_one_without_a_limit_and_with_less_says_so(
-    algorithm: dict[str, object], enough: int, make_settings: MakeSettings, tmp_path: Path
-) -> None:
-    def run(limit: int | None) -> bytes:
-        settings = make_settings(algorithm=algorithm, network={"in_flight_bytes": limit})
+
+
+@pytest.fixture
+def model_of(make_settings: MakeSettings, tmp_path: Path) -> Callable[..., bytes]:
+    """Return a function that does a run with a limit, and returns its model."""
+
+    def model(algorithm: str, limit: int | None, **sections: Any) -> bytes:
+        chosen = {"name": algorithm, "local_steps": 1, "batch_size": None, "step_size": 0.5}
+        settings = make_settings(algorithm=chosen, network={"in_flight_bytes": limit}, **sections)
         folder = RunFolder.create(tmp_path, "run")
         asyncio.run(run_in_process(settings, folder))
         return load_model(folder).tobytes()
 
-    assert run(enough) == run(None)
+    return model
+
+
+@PER_ALGORITHM
+def test_a_run_with_room_for_what_it_needs_has_the_bits_of_one_without_a_limit_and_with_less_says_so(
+    algorithm: str, together: int, model_of: Callable[..., bytes]
+) -> None:
+    enough = together * 640 * 8
+    assert model_of(algorithm, enough) == model_of(algorithm, None)
     with raises(SettingsError):
-        run(enough - 1)
+        model_of(algorithm, enough - 1)
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5},
-        {"name": "scaff-pd", "local_steps": 1, "batch_size": None, "step_size": 0.5},
-    ],
-    ids=["folded", "held together"],
-)
+@PER_ALGORITHM
 def test_what_a_run_holds_of_large_replies_stays_below_its_limit(
-    algorithm: dict[str, object], make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, together: int, model_of: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance, features = np.random.default_rng(0), 200_000
     file = tmp_path / "wide.npz"
@@ -331,21 +324,9 @@ def test_what_a_run_holds_of_large_replies_stays_below_its_limit(
         held.append(self._memory_budget.held)
 
     monkeypatch.setattr(Reservation, "_give", giving)
-
-    def run(limit: int | None) -> bytes:
-        settings = make_settings(
-            data={"file": str(file)},
-            objective={"kind": "logistic", "l2": 1e-3},
-            algorithm=algorithm,
-            network={"in_flight_bytes": limit},
-        )
-        folder = RunFolder.create(tmp_path, "run")
-        asyncio.run(run_in_process(settings, folder))
-        return load_model(folder).tobytes()
-
-    free = run(None)
+    sections = {"data": {"file": str(file)}, "objective": {"kind": "logistic", "l2": 1e-3}}
+    free = model_of(algorithm, None, **sections)
     assert max(held) >= reply
     held.clear()
-    together = 1 if algorithm["name"] == "fedavg" else 3
-    assert run(together * reply) == free
+    assert model_of(algorithm, together * reply, **sections) == free
     assert max(held) == together * reply

@@ -34,15 +34,6 @@ def rounds_warned_of(caplog: pytest.LogCaptureFixture) -> list[int]:
     return rounds
 
 
-def watched(caplog: pytest.LogCaptureFixture, *objectives: float, **others: float) -> list[int]:
-    """The rounds that are warned of, if the objective is so after round 1, 2, and so on."""
-    growth = ObjectiveGrowth()
-    with caplog.at_level(logging.WARNING, "fenchel.server"):
-        for t, objective in enumerate(objectives, 1):
-            growth.evaluated(t, {"objective": objective} | others)
-    return rounds_warned_of(caplog)
-
-
 def diverging(parent: Path, algorithm: str) -> RunSettings:
     """Return settings of a run whose steps are too long."""
     rng = np.random.default_rng(0)
@@ -73,36 +64,28 @@ async def test_whatever_the_algorithm_a_run_that_diverges_warns_once(
     assert max(objectives[: warned - 1]) <= 1e3 * objectives[0]
 
 
-def test_growth_is_that_since_the_first_evaluated_model(caplog: pytest.LogCaptureFixture) -> None:
-    assert watched(caplog, 2.0, 0.1, 1999.0, 2001.0, 1e9, math.inf) == [4]
-
-
-def test_objectives_that_are_infinite_at_once_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    assert watched(caplog, 2.0, math.inf) == [2]
-
-
-def test_a_run_that_begins_at_its_optimum_may_lose_it_to_noise(caplog: pytest.LogCaptureFixture) -> None:
-    assert watched(caplog, 0.0, 1e-30, 1e-12, 1e-6, 0.9) == []
-
-
-def test_a_run_that_begins_at_its_optimum_and_diverges_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    assert watched(caplog, 0.0, 1e-6, 1.0, 1.1) == [4]
-
-
-def test_an_objective_below_zero_is_compared_by_its_size(caplog: pytest.LogCaptureFixture) -> None:
-    assert watched(caplog, -5.0, 5.0, 4999.0, 5001.0) == [4]
-
-
-def test_without_an_objective_the_loss_of_the_test_set_is_compared(caplog: pytest.LogCaptureFixture) -> None:
-    growth = ObjectiveGrowth()
-    with caplog.at_level(logging.WARNING, "fenchel.server"):
-        for t, loss in enumerate((2.0, 3.0, 2e4), 1):
-            growth.evaluated(t, {"objective": math.nan, "test_loss": loss})
-    assert rounds_warned_of(caplog) == [3]
-
-
-def test_figures_that_are_not_known_are_no_growth(caplog: pytest.LogCaptureFixture) -> None:
-    assert watched(caplog, math.nan, 2.0, math.nan, 3.0) == []
+@pytest.mark.parametrize(
+    ("objectives", "warned"),
+    [
+        pytest.param((2.0, 0.1, 1999.0, 2001.0, 1e9, math.inf), [4], id="since the first evaluated model"),
+        pytest.param((2.0, math.inf), [2], id="infinite at once"),
+        pytest.param((0.0, 1e-30, 1e-12, 1e-6, 0.9), [], id="noise at the optimum"),
+        pytest.param((0.0, 1e-6, 1.0, 1.1), [4], id="from the optimum"),
+        pytest.param((-5.0, 5.0, 4999.0, 5001.0), [4], id="from below zero, by its size"),
+        pytest.param((math.nan, 2.0, math.nan, 3.0), [], id="not known"),
+    ],
+)
+def test_growth_is_that_since_the_first_evaluated_model(
+    objectives: tuple[float, ...], warned: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the objective, or where there is none, of the loss of the test set."""
+    for known in ("objective", "test_loss"):
+        caplog.clear()
+        growth = ObjectiveGrowth()
+        with caplog.at_level(logging.WARNING, "fenchel.server"):
+            for t, value in enumerate(objectives, 1):
+                growth.evaluated(t, {"objective": math.nan, known: value})
+        assert rounds_warned_of(caplog) == warned
 
 
 def test_a_resumed_run_compares_with_its_first_model_and_does_not_warn_again(caplog: pytest.LogCaptureFixture) -> None:

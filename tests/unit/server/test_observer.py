@@ -69,27 +69,17 @@ class Failing(Noting):
         raise ConnectionRefusedError("no server")
 
 
-class Stopping(Observer):
-    """Stops the run."""
+class Stopping(Noting):
+    """Stops the run in a call that begins with some arguments."""
 
-    def __init__(self, method: str) -> None:
-        self._method = method
+    def __init__(self, *call: object, error: fenchel.FenchelError | fenchel.StopRun) -> None:
+        super().__init__()
+        self._call, self._error = call, error
 
-    def begun(self, run: OngoingRun) -> None:
-        self._stop("begun")
-
-    def round_begun(self, t: int) -> None:
-        self._stop("round_begun")
-
-    def round_ended(self, row: Row) -> None:
-        self._stop("round_ended")
-
-    def ended(self, summary: Summary) -> None:
-        self._stop("ended")
-
-    def _stop(self, method: str) -> None:
-        if method == self._method:
-            raise RunStoppedError("good enough")
+    def _note(self, *note: object) -> None:
+        super()._note(*note)
+        if note[: len(self._call)] == self._call:
+            raise self._error
 
 
 @pytest.fixture
@@ -136,7 +126,7 @@ def test_an_observer_that_fails_is_logged_once_and_changes_nothing(
 def test_an_observer_stops_the_run_by_an_error_of_fenchel(method: str, settings: RunSettings, tmp_path: Path) -> None:
     other = Noting()
     with pytest.raises(fenchel.FenchelError):
-        conducted(settings, tmp_path, Observers(Stopping(method), other))
+        conducted(settings, tmp_path, Observers(Stopping(method, error=RunStoppedError("good enough")), other))
     assert len(other.named("begun")) == 1
     ((completed, rounds, reason),) = other.named("ended")
     assert not completed
@@ -145,21 +135,12 @@ def test_an_observer_stops_the_run_by_an_error_of_fenchel(method: str, settings:
     assert "good enough" in str(reason)
 
 
-class Patient(Noting):
-    """Ends a run after a round, by its figures."""
-
-    def round_ended(self, row: Row) -> None:
-        super().round_ended(row)
-        if row["round"] == 2:
-            raise fenchel.StopRun("good enough")
-
-
 @pytest.mark.usefixtures("program_log")
 def test_an_observer_ends_a_run_which_then_is_complete(
     make_settings: MakeSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = make_settings(rounds=40, clients=3)
-    patient, other = Patient(), Noting()
+    patient, other = Stopping("round_ended", 2, error=fenchel.StopRun("good enough")), Noting()
     folder = conducted(settings, tmp_path, Observers(Observers(patient), other))
     assert patient.notes == other.notes
     ((completed, rounds, reason),) = other.named("ended")
@@ -196,7 +177,7 @@ def test_what_is_no_observer_is_refused(wrong: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_over_cannot_be_stopped(settings: RunSettings, tmp_path: Path) -> None:
-    folder = conducted(settings, tmp_path, Stopping("ended"))
+    folder = conducted(settings, tmp_path, Stopping("ended", error=RunStoppedError("good enough")))
     assert fenchel.Run(folder.path).figures
 
 

@@ -77,11 +77,6 @@ async def test_a_stranger_is_refused_once_the_run_has_begun() -> None:
     assert (await joined(registration, "a")) != [None]
 
 
-async def test_another_version_of_the_protocol_is_refused_with_what_to_do() -> None:
-    with raises(JoinRefusedError):
-        await Registration(1, SETTLE).join(request("a", protocol=PROTOCOL + 1))
-
-
 async def test_a_name_that_is_connected_belongs_to_the_process_that_uses_it() -> None:
     registration = Registration(1, SETTLE)
     await joined(registration, "a")

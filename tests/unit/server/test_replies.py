@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from fenchel.common.wire.values import SparseVector, Value
 from fenchel.fleet.cohort import Cohort, Reduced, Replies
-from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.question import Each, bodies
 from fenchel.fleet.weighted_sum import WeightedSum, accumulate
 from tests.rooms import InRoom, roomy
@@ -205,31 +204,12 @@ def test_folding_in_any_order_gives_the_bits_of_the_collected_mean(
         assert folded.weight == sum(cast(int, reply["samples"]) for reply in given.values())
 
 
-def test_a_mean_leaves_the_sum_as_it_is() -> None:
-    folded = reduced(replies_of(3), sorted(replies_of(3)), None)
-    before = folded.sum("model").copy()
-    folded.mean("model")
-    np.testing.assert_array_equal(folded.sum("model"), before)
-
-
 @pytest.mark.parametrize("value", ["text", None])
 def test_what_has_no_mean_is_refused_by_name(value: Value) -> None:
     with pytest.raises(TypeError):
         Replies({"a": {"note": value}}, NOBODY).mean("note")
     with pytest.raises(TypeError):
         Replies({"a": {"x": 1.0, "note": value}}, NOBODY).weighted_mean("x", "note")
-
-
-async def test_whole_replies_are_kept_and_those_that_do_not_come_need_no_room() -> None:
-    room = roomy(["a", "b"])
-    gathered = GatherCollector()
-    collector = InRoom(gathered, room)
-    for client in ("a", "b"):
-        await collector.admit(client, 100)
-    collector.add("a", {"x": 1.0})
-    collector.skip("b")
-    assert gathered.replies == {"a": {"x": 1.0}}
-    assert room.held == 100
 
 
 CLIENTS = [f"client-{i}" for i in range(6)]
@@ -277,58 +257,9 @@ def test_no_order_and_no_size_of_replies_ends_in_a_deadlock_or_fills_the_memory(
         assert float(collector.sum("x")[0]) == sum(CLIENTS.index(client) + 1 for client in present)
 
 
-async def settled() -> None:
-    """Let every task run until it waits."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def test_a_reply_beyond_the_buffer_waits_until_its_turn_or_until_there_is_room() -> None:
-    room = InRoom(Reduced(["a", "b", "c"], None, BUFFER), roomy("abc", BUFFER))
-    await room.admit("c", 3 * MIB)
-    waiting = asyncio.create_task(room.admit("b", 3 * MIB))
-    await settled()
-    assert not waiting.done()
-    await room.admit("a", 100 * MIB)  # the next one is never held back
-    room.add("a", {"x": np.ones(1)})
-    await settled()
-    assert waiting.done()
-
-
 async def test_a_small_reply_is_never_held_back() -> None:
     room = InRoom(Reduced(["a", "b", "c"], None, 1), roomy("abc", 1))
     await room.admit("c", MIB)
-
-
-async def test_a_client_that_comes_back_keeps_its_room() -> None:
-    room = InRoom(Reduced(["a", "b", "c"], None, BUFFER), roomy("abc", BUFFER))
-    await room.admit("c", 4 * MIB)
-    await room.admit("c", 4 * MIB)
-
-
-async def test_room_that_was_given_to_a_client_that_failed_is_free_again() -> None:
-    room = InRoom(Reduced(["a", "b", "c"], None, BUFFER), roomy("abc", BUFFER))
-    await room.admit("c", 4 * MIB)
-    waiting = asyncio.create_task(room.admit("b", 4 * MIB))
-    await settled()
-    assert not waiting.done()
-    room.skip("c")
-    await settled()
-    assert waiting.done()
-
-
-async def test_the_end_of_an_old_stream_does_not_forget_the_new_one() -> None:
-    room = InRoom(Reduced(["a", "b", "c"], None, BUFFER), roomy("abc", BUFFER))
-    await room.admit("c", 4 * MIB)
-    old = asyncio.create_task(room.admit("b", 4 * MIB))
-    await settled()
-    new = asyncio.create_task(room.admit("b", 4 * MIB))
-    await settled()
-    old.cancel()
-    await settled()
-    room.skip("a")
-    async with asyncio.timeout(PATIENCE):
-        await new
 
 
 def test_sums_are_freed_without_the_garbage_collector() -> None:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from fenchel.common.errors import TooFewRepliesError
-from fenchel.common.wire.values import Value, Values
+from fenchel.common.wire.values import Value
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.collectors import GatherCollector, VisitCollector
@@ -20,7 +20,7 @@ from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
 from tests.rooms import roomy
-from tests.unit.server.conftest import MakeMember, body
+from tests.unit.server.conftest import MakeMember, body, request_of, settled
 
 PATIENCE = 60.0
 NAMES = ("client-0", "client-1", "client-2")
@@ -39,10 +39,6 @@ class Noting(GatherCollector):
         self.noted.set()
 
 
-def accept(client: str, values: Values, finite: bool) -> None:
-    """Find nothing wrong with a reply."""
-
-
 class Asked:
     """Three clients that were asked; ``waits``: the quorum is waited for."""
 
@@ -53,16 +49,8 @@ class Asked:
         self.told: list[Shortfall] = []  # what people were told
         self.lacks: list[Shortfall] = []
         self.lacking = asyncio.Event()
-        self.request = Request(
-            phase="train",
-            t=4,
-            collector=self.collector,
-            check=accept,
-            deadline=deadline,
-            room=roomy(),
-            patience=2,
-            lacks=self.note if waits else None,
-        )
+        lacks = self.note if waits else None
+        self.request = request_of(t=4, collector=self.collector, deadline=deadline, patience=2, lacks=lacks)
         self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
             self.members = {name: make_member(name, index) for index, name in enumerate(NAMES)}
@@ -92,6 +80,14 @@ class Asked:
 
     def open(self) -> list[str]:
         return [name for name, call in self.calls.items() if self.request.is_open_for(call)]
+
+    async def all_but_the_last(self) -> asyncio.Task[Sequence[str]]:
+        """Let all clients but the last one answer."""
+        finishing = asyncio.create_task(self.request.finish(1))
+        for name in NAMES[:2]:
+            self.reply(name)
+        await settled()
+        return finishing
 
     async def overdue(self) -> asyncio.Task[Sequence[str]]:
         """Let the deadline pass while the last client's reply arrives and the first one's has arrived."""
@@ -206,9 +202,8 @@ async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     with raises(TooFewRepliesError, round=4, phase="train"):
         await asked.request.finish(1)
-    empty = Request(phase="train", t=4, collector=GatherCollector(), check=accept, deadline=PATIENCE, room=roomy())
     with raises(TooFewRepliesError, round=4, phase="train"):
-        await empty.finish(1)
+        await request_of(t=4).finish(1)
 
 
 # Waiting for the quorum
@@ -234,14 +229,8 @@ async def test_nobody_is_given_up_before_the_quorum_is_there_and_then_all_who_mi
 async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_quorum(make_member: MakeMember) -> None:
     names = [*NAMES, "client-3"]
     collector = VisitCollector(names, 2 << 20, lambda client, values: None)
-    request = Request(
-        phase="train",
-        t=4,
-        collector=collector,
-        check=accept,
-        deadline=0.05,
-        room=roomy(names, 2 << 20),
-        lacks=lambda request, shortfall, tell: None,
+    request = request_of(
+        collector=collector, deadline=0.05, room=roomy(names, 2 << 20), lacks=lambda request, shortfall, tell: None
     )
     members = {name: make_member(name, index) for index, name in enumerate(names)}
     calls = {name: member.post("train", 4, pb.ASK, body(), request) for name, member in members.items()}
@@ -323,11 +312,9 @@ class Stalled:
         self.told: list[Shortfall] = []
         self.taken: list[str] = []
         collector = VisitCollector(self.names, buffer << 20, lambda client, values: self.taken.append(client))
-        self.request = Request(
-            phase="train",
+        self.request = request_of(
             t=4,
             collector=collector,
-            check=accept,
             deadline=deadline,
             room=roomy(self.names, buffer << 20),
             patience=2,
@@ -389,9 +376,7 @@ async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_o
     held = Stalled(make_member, 0.05, stalls=False)
     with memory_budget.room("an older phase", {"client-9": Size(1, None)}):
         room = memory_budget.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
-        held.request = Request(
-            phase="train", t=4, collector=GatherCollector(), check=accept, deadline=0.05, room=room, patience=1
-        )
+        held.request = request_of(t=4, deadline=0.05, room=room, patience=1)
         with room:
             assert await held.finish(0) == []
     assert held.late() == []
@@ -446,10 +431,7 @@ async def test_its_reply_counts_if_it_is_there_and_it_is_waited_for_again(
     assert await finishing == list(NAMES)
     assert "client client-2 answered before the deadline; the server awaits its replies again\n" in caplog.text
     following = make_asked(0.05, after=asked)
-    finishing = asyncio.create_task(following.request.finish(1))
-    following.reply("client-0")
-    following.reply("client-1")
-    await asyncio.sleep(0.02)
+    finishing = await following.all_but_the_last()
     assert following.open() == ["client-2"]
     following.reply("client-2")
     await finishing
@@ -466,44 +448,19 @@ async def test_who_is_slow_in_one_phase_is_waited_for_in_another_and_people_hear
     assert await asked.request.finish(1) == list(NAMES)
     assert "awaits its replies again, except in phase 'train'" in caplog.text
     following = make_asked(after=asked)
-    finishing = asyncio.create_task(following.request.finish(1))
-    following.reply("client-0")
-    following.reply("client-1")
-    assert await asyncio.wait_for(finishing, PATIENCE / 2) == ["client-0", "client-1"]
+    assert await asyncio.wait_for(await following.all_but_the_last(), PATIENCE / 2) == ["client-0", "client-1"]
 
 
-async def test_who_comes_back_is_waited_for_again(make_asked: MakeAsked, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+async def test_a_client_that_comes_back_is_waited_for_again(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
+) -> None:
     before = await always_late(make_asked, caplog)
+    caplog.set_level(logging.INFO)
     before.members["client-2"].streams += 1
     asked = make_asked(0.05, after=before)
-    finishing = asyncio.create_task(asked.request.finish(1))
-    asked.reply("client-0")
-    asked.reply("client-1")
-    await asyncio.sleep(0.02)
+    finishing = await asked.all_but_the_last()
     assert asked.open() == ["client-2"]
     assert "client client-2 reconnected" in caplog.text
-    await finishing
-
-
-@pytest.mark.parametrize("in_time", [False, True])
-async def test_coming_back_again_speaks_for_a_client_only_if_it_has_answered_in_time(
-    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture, in_time: bool
-) -> None:
-    asked = await always_late(make_asked, caplog)
-    asked.members["client-2"].streams += 1
-    for answers in [True, False, False] if in_time else [False, False]:
-        asked = make_asked(0.05, after=asked)
-        for name in NAMES if answers else NAMES[:2]:
-            asked.reply(name)
-        await asked.request.finish(1)
-    asked.members["client-2"].streams += 1
-    following = make_asked(0.05, after=asked)
-    finishing = asyncio.create_task(following.request.finish(1))
-    following.reply("client-0")
-    following.reply("client-1")
-    await asyncio.sleep(0.02)
-    assert following.open() == (["client-2"] if in_time else [])
     await finishing
 
 

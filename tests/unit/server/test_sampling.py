@@ -134,19 +134,19 @@ def test_a_client_without_weight_is_never_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "weights"),
+    ("sampler", "weights", "key"),
     [
-        (FixedSize(size=5), [1.0] * 4),
-        (Weighted(size=3), [1.0, 0.0, 1.0, 0.0]),
-        (Cyclic(groups=5), [1.0] * 4),
-        (Weighted(size=1), [0.0, 0.0]),
-        (Weighted(size=1), [1.0, -1.0]),
-        (Weighted(size=1), [1.0, np.nan]),
-        (Weighted(size=1), [1.0, np.inf]),
+        (FixedSize(size=5), [1.0] * 4, ""),
+        (Weighted(size=3), [1.0, 0.0, 1.0, 0.0], ""),
+        (Cyclic(groups=5), [1.0] * 4, ""),
+        (Weighted(size=1), [0.0, 0.0], "participation.sampler"),
+        (Weighted(size=1), [1.0, -1.0], "participation.sampler"),
+        (Weighted(size=1), [1.0, np.nan], "participation.sampler"),
+        (Weighted(size=1), [1.0, np.inf], "participation.sampler"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(sampler: Sampler, weights: list[float]) -> None:
-    with raises(SettingsError):
+def test_what_cannot_be_drawn_is_refused(sampler: Sampler, weights: list[float], key: str) -> None:
+    with raises(SettingsError, key=key):
         drawn(sampler, 1, np.array(weights))
 
 
@@ -270,9 +270,3 @@ def test_a_run_whose_clients_are_all_lost_says_how_it_can_go_on() -> None:
     fleet = Fleet(members=members, seed=5, participation=Participation(on_lost_state="continue"), round=9)
     with raises(RunStoppedError, round=9):
         fleet.sample()
-
-
-@pytest.mark.parametrize("weights", [[1.0, -1.0], [0.0, 0.0], [1.0, float("nan")]])
-def test_weights_that_are_none_are_refused_with_the_key(weights: list[float]) -> None:
-    with raises(SettingsError, key="participation.sampler"):
-        drawn(Weighted(size=1), 1, np.array(weights))

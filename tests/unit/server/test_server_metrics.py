@@ -38,7 +38,7 @@ def series(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def test_the_series_are_those_of_the_tables(tmp_path: Path) -> None:
+def test_the_series_are_those_of_the_tables_and_none_is_named_after_a_client(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "counted")
     counted = ServerMetrics(folder.id, SETTINGS)
     standing: list[float] = []
@@ -80,10 +80,4 @@ def test_the_series_are_those_of_the_tables(tmp_path: Path) -> None:
     figures = {dict(labels)["figure"] for name, labels in found if name == "fenchel_figure"}
     assert figures == set(columns.figures(rounds)) & set(run.figures)
     assert value("fenchel_run_info", run=folder.id, algorithm="fedavg") == 1
-
-
-def test_no_series_is_named_after_a_client_on_the_server(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "counted")
-    counted = ServerMetrics(folder.id, SETTINGS)
-    asyncio.run(run_in_process(SETTINGS, folder, observer=counted))
     assert b"client-00" not in counted.exposition.text()

@@ -7,11 +7,10 @@ import math
 import pytest
 
 from fenchel.fleet.calls import Call, Outcome
-from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.telemetry.time_breakdown import CallBreakdown, split
-from tests.rooms import roomy
+from tests.unit.server.conftest import request_of
 
 MS = 1_000_000
 
@@ -22,7 +21,7 @@ def at(milliseconds: int) -> int:
 
 
 def request(started: int, posted: int, ended: int) -> Request:
-    made = Request(phase="train", t=1, collector=GatherCollector(), check=lambda *_: None, deadline=10.0, room=roomy())
+    made = request_of()
     made.started_ns, made.posted_ns, made.ended_ns = at(started), at(posted), at(ended)
     return made
 

@@ -23,6 +23,7 @@ from fenchel.fleet.question import Each
 from fenchel.fleet.request import Request
 from tests.messages import raises
 from tests.rooms import InRoom, roomy
+from tests.unit.server.conftest import settled
 
 MIB = 1 << 20
 CLIENTS = [f"client-{i}" for i in range(5)]
@@ -56,11 +57,6 @@ def test_a_reply_is_handed_on_as_it_is() -> None:
     assert taken["a"] is replies[0]
     assert taken["b"] is replies[1]
     assert list(taken) == ["a", "b"]
-
-
-async def settled() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_what_comes_before_its_turn_waits_for_room_and_the_next_one_never_does() -> None:
@@ -123,6 +119,11 @@ class Fleeting(Fleet):
     def calls_of(self, client: str) -> Call:
         return next(call for call in self.calls if call.client == client)
 
+    def answer(self, *clients: str) -> None:
+        for client in clients:
+            call = self.calls_of(client)
+            exchange_of(call).receive(call, number(client))
+
 
 def fleet_of(clients: int, deadline: float = 5.0) -> Fleeting:
     members = {name: ClientRecord(name, index) for index, name in enumerate(CLIENTS[:clients])}
@@ -150,9 +151,7 @@ async def test_a_cohort_is_visited_in_order_and_who_answered_is_told() -> None:
     visiting = asyncio.create_task(cohort.visit("train", take, returns={"x": float}, scale=scales))
     await settled()
     assert [call.client for call in fleet.calls] == ["client-0", "client-1", "client-3"], "each is asked once"
-    for client in ("client-3", "client-0"):
-        call = fleet.calls_of(client)
-        exchange_of(call).receive(call, number(client))
+    fleet.answer("client-3", "client-0")
     call = fleet.calls_of("client-1")
     exchange_of(call).fail(call, "out of memory")
     answered = await visiting
@@ -171,13 +170,11 @@ async def test_an_error_of_the_algorithms_function_ends_the_request_at_once() ->
 
     visiting = asyncio.create_task(fleet.all().visit("train", take, returns={"x": float}))
     await settled()
-    first, second, third = (fleet.calls_of(client) for client in CLIENTS[:3])
-    exchange_of(second).receive(second, number("client-1"))
-    exchange_of(first).receive(first, number("client-0"))  # no error for the stream of the client that came last
+    fleet.answer("client-1", "client-0")  # no error for the stream of the client that came last
     with pytest.raises(ValueError):
         await visiting
     assert seen == ["client-0"]
-    assert not fleet.members[third.client].outstanding
+    assert not fleet.members["client-2"].outstanding
 
 
 async def test_a_reply_that_is_not_what_was_asked_for_is_refused_by_name() -> None:
@@ -202,8 +199,7 @@ async def test_lost_clients_are_passed_over_and_the_late_ones_dropped() -> None:
         cohort.visit("train", lambda client, reply: taken.append(client), returns={"x": float})
     )
     await settled()
-    call = fleet.calls_of("client-2")
-    exchange_of(call).receive(call, number("client-2"))
+    fleet.answer("client-2")
     answered = await visiting
     assert taken == ["client-2"]
     assert answered.clients == ("client-2",)
