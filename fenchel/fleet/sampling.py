@@ -157,8 +157,9 @@ def _weighted(
 def _at_most(key: str, wanted: int, left: int, lost: int) -> int:
     if wanted > left + lost:
         raise SettingsError(
-            f"participation.sampler.{key}: {wanted} given, but only {left + lost} clients can be drawn; lower "
-            f"it{', or sample with replacement (kind: weighted, replacement: true)' if key == 'size' else ''}"
+            f"{wanted} given, but only {left + lost} clients can be drawn; lower "
+            f"it{', or sample with replacement (kind: weighted, replacement: true)' if key == 'size' else ''}",
+            key=f"participation.sampler.{key}",
         )
     return min(wanted, left)
 

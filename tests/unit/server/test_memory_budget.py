@@ -169,6 +169,8 @@ async def test_a_younger_phase_waits_for_what_the_older_one_may_still_need() -> 
         waiting = asyncio.create_task(younger.acquire("b", 3 * MIB))
         await settled()
         assert not waiting.done(), "6 MiB are for the older one, and 3 are taken"
+        async with asyncio.timeout(PATIENCE):
+            await younger.acquire("a", 3 * MIB)  # it has come back, and keeps what it has
         for client in CLIENTS:
             await older.acquire(client, MIB)
         older.release(CLIENTS[0])

@@ -136,9 +136,9 @@ def test_a_client_without_weight_is_never_drawn() -> None:
 @pytest.mark.parametrize(
     ("sampler", "weights", "key"),
     [
-        (FixedSize(size=5), [1.0] * 4, ""),
-        (Weighted(size=3), [1.0, 0.0, 1.0, 0.0], ""),
-        (Cyclic(groups=5), [1.0] * 4, ""),
+        (FixedSize(size=5), [1.0] * 4, "participation.sampler.size"),
+        (Weighted(size=3), [1.0, 0.0, 1.0, 0.0], "participation.sampler.size"),
+        (Cyclic(groups=5), [1.0] * 4, "participation.sampler.groups"),
         (Weighted(size=1), [0.0, 0.0], "participation.sampler"),
         (Weighted(size=1), [1.0, -1.0], "participation.sampler"),
         (Weighted(size=1), [1.0, np.nan], "participation.sampler"),
