@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,10 +113,10 @@ class Codasca(Staged):
         super().__init__(context)
         self.is_compact = self.settings.wire == "compact"
 
-    def initial_state(self, model: Vector) -> State:
-        """Return the state with c = 0, as the clients begin with c^k = 0."""
-        fields = self.beginning(model)
-        return self.State(**fields, control=np.zeros(fields["centre"].shape), moved=None)
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of :class:`State` with c = 0, as the clients begin with c^k = 0."""
+        fields = super().beginning(model)
+        return fields | {"control": np.zeros(fields["centre"].shape), "moved": None}
 
     def stage(self) -> Stage:
         """Return the present stage. With ``output: random`` it ends after a random one of its rounds."""

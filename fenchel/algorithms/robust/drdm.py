@@ -155,12 +155,11 @@ class DRDM(SampledByWeight):
                 self.settings.correction,
             )
 
-    def initial_state(self, model: Vector) -> State:
-        """Return the state with H = 0, as the clients begin with h_i = 0."""
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of :class:`State` with H = 0, as the clients begin with h_i = 0."""
         rows = len(self.fleet.members) if self.settings.correction == "lambda-table" else 0
-        return self.State(
-            **self.beginning(model), drift=np.zeros(model.shape), table=np.zeros((rows, model.size), model.dtype)
-        )
+        table = np.zeros((rows, model.size), model.dtype)
+        return super().beginning(model) | {"drift": np.zeros(model.shape), "table": table}
 
     def cautions(self, smoothness: Callable[[], float]) -> tuple[str, ...]:
         """Return a warning if mu is far below L, as lambda then moves too fast for the drifts."""
