@@ -110,11 +110,7 @@ class DRDMSettings(SampledByWeightSettings):
 
     @model_validator(mode="after")
     def _steps_converge(self) -> Self:
-        if self.regularization is not None and self.step_size * self.regularization >= 2:
-            raise ValueError(
-                f"step_size {self.step_size:g} times regularization {self.regularization:g} is "
-                f"{self.step_size * self.regularization:g}, but local steps diverge from 2 on; lower one of them"
-            )
+        self.check_steps("regularization")
         return self
 
 
