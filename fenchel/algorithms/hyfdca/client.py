@@ -105,7 +105,7 @@ class HyFDCAClient(HyFDCASetupClient):
     @answers("curvature")
     def curvature(self, change: Ciphertexts) -> Values:
         """Send shares of w^T v and ||v||^2, where v = A delta, with an encrypted primal."""
-        v = self._features_in("primal").open(change) / self._scale
+        v = self._primal_features.open(change) / self._scale
         w, held_by = self.state.primal, self.state.feature_holders
         terms = np.array([np.sum(w * v / held_by), np.sum(v * v / held_by)])
         return {"terms": self._figures(_CURVATURE_TERMS).seal(terms)}
@@ -155,7 +155,7 @@ class HyFDCAClient(HyFDCASetupClient):
     def release(self, primal: Ciphertexts) -> Values:
         """Decrypt w on the client's features, which discloses the final model to the server."""
         w = np.empty(len(self.state.feature_order))
-        w[self.state.feature_order] = self._features_in("primal").open(primal) / self._scale
+        w[self.state.feature_order] = self._primal_features.open(primal) / self._scale
         return {"model": w}
 
     # Local computations
@@ -210,7 +210,7 @@ class HyFDCAClient(HyFDCASetupClient):
         what: Vector = features.T @ of_rows
         if not self.settings.protect_primal:
             return {"contribution": what}
-        return {"contribution": self._features_in("primal").seal(what[self.state.feature_order])}
+        return {"contribution": self._primal_features.seal(what[self.state.feature_order])}
 
     def _all_scores(
         self, scores: Vector | Ciphertexts | None, primal: Vector | Ciphertexts | None, blocks: Indices | None
@@ -230,7 +230,7 @@ class HyFDCAClient(HyFDCASetupClient):
         """Return w_k in the order of the client's columns; store an encrypted one in aligned order."""
         if isinstance(value, np.ndarray):
             return value
-        aligned = self._features_in("primal").open(value) / self._scale
+        aligned = self._primal_features.open(value) / self._scale
         self.state.primal = aligned
         w = np.empty(len(aligned))
         w[self.state.feature_order] = aligned
