@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -183,11 +183,9 @@ class AccFedDCD(DualAscent):
 
     def constants(self) -> dict[str, float]:
         """Return a, b and theta of Algorithm 2, from r and the smallest alpha_i / beta_i."""
-        scales = self._scales()
         conditioning = self.settings.conditioning or self._worst_conditioning()
-        r = effective_participation(self.cohort_size(), scales)
-        chosen = Acceleration.of(r, conditioning)
-        return {"a": chosen.a, "b": chosen.b, "theta": chosen.theta}
+        r = effective_participation(self.cohort_size(), self._scales())
+        return asdict(Acceleration.of(r, conditioning))
 
     def _scales(self) -> list[float]:
         """Return 1 / lambda_i of all clients, or 1 for each if the settings give the dual step."""
