@@ -201,28 +201,20 @@ def protection_of(
         policy.check_privacy(client, privacy, release.noise_multiplier, facts.support)
     # the mechanism of the paper has its own formula for the budget
     limit = privacy.budget if privacy.mechanism != "paper" else None
+    budget = Budget(limit, privacy.delta, Accountant(privacy.accountant))
     _check_ledger(folder)
     if policy is not None:
-        _check_first(
-            client,
-            Budget(policy.maximum_epsilon, policy.delta),
-            release,
-            "its policy (maximum_epsilon)",
-            "raise the limit of the policy",
-        )
+        first = Budget(policy.maximum_epsilon, policy.delta)
+        _check_first(client, first, release, "its policy (maximum_epsilon)", "raise the limit of the policy")
     of_all_runs = _policy_ledger(client, policy, account)
     ledger = Ledger(
         None if folder is None else folder / LEDGER,
         client,
-        cap=limit,
-        delta=privacy.delta,
-        accountant=Accountant(privacy.accountant),
-        at_least=0 if folder is None or of_all_runs is None else of_all_runs.uploads_of_this_run,
+        budget=budget,
         policy=of_all_runs,
         count=None if folder is None else folder / COUNT,
     )
     if not ledger.uploads:
-        budget = Budget(limit, privacy.delta, Accountant(privacy.accountant))
         _check_first(client, budget, release, "the run (differential_privacy.budget)", "a larger budget")
         if of_all_runs is not None:
             of_all_runs.check(release)
