@@ -20,18 +20,25 @@ from fenchel.client.joining import Participant, prepare, session_of
 from fenchel.client.observer import ClientObserver
 from fenchel.client.worker import Worker
 from fenchel.common.errors import CredentialError, JoinRefusedError, UnreachableError
-from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
+from fenchel.common.wire.channel import (
+    CLIENT_KEY,
+    INSTANCE_KEY,
+    KEEPALIVE,
+    TRACE_KEY,
+    handshake_failed,
+    lacks_tls,
+    open_channel,
+)
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 log = logging.getLogger("fenchel.client")
 
-_KEEPALIVE = 20.0  # keepalive interval in seconds until the client has the run's settings
 # bounds in seconds on the keepalive interval in the settings, which come from the server
 _SHORTEST_KEEPALIVE, _LONGEST_KEEPALIVE = 1.0, 3600.0
 # longest time in seconds of retries while the identity is in use: the server may take four keepalive intervals to
 # detect that the previous connection is dead
-_IN_USE_SECONDS = 5 * _KEEPALIVE
+_IN_USE_SECONDS = 5 * KEEPALIVE
 _PING_SECONDS = 10.0
 _REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -39,8 +46,6 @@ _REFUSALS = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-# gRPC reports every failure to connect as UNAVAILABLE; only the text reveals the cause.
-_HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "Tls handshake failed", "verification check failed")
 _HANDSHAKE_TRIES = 3
 # Text by gRPC for one of several causes of RESOURCE_EXHAUSTED. The client uses this text only to choose the message for
 # the operator.
@@ -126,7 +131,7 @@ class Connection:
     _backoff: Backoff = field(default_factory=Backoff)
     _last_success: float = field(default_factory=time.monotonic)
     _handshakes_failed: int = 0
-    _keepalive: float = _KEEPALIVE
+    _keepalive: float = KEEPALIVE
 
     def __post_init__(self) -> None:
         self._quota = DiskQuota(self.participant.trust_limits.journal_bytes)
@@ -179,10 +184,7 @@ class Connection:
             await channel.close()
 
     def _channel(self) -> grpc.aio.Channel:
-        who = self.participant
-        if who.credentials is None:
-            return grpc.aio.insecure_channel(who.server, options=options(self._keepalive))
-        return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(self._keepalive))
+        return open_channel(self.participant.server, self.participant.credentials, self._keepalive)
 
     async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
         """Return a channel with the keepalive interval of the run, which is known only after joining."""
@@ -305,12 +307,12 @@ class Connection:
         silent = time.monotonic() - self._last_success
         if code is grpc.StatusCode.ALREADY_EXISTS and silent > _IN_USE_SECONDS:
             raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
-        if "WRONG_VERSION_NUMBER" in details:
+        if lacks_tls(details):
             raise CredentialError(
                 f"{who.server} does not use TLS, but client {who.name} does; start the server with --certs DIR, or "
                 "this client with --insecure"
             ) from None
-        if any(sign in details for sign in _HANDSHAKE_SIGNS):
+        if handshake_failed(details):
             self._handshakes_failed += 1
             if self._handshakes_failed >= _HANDSHAKE_TRIES:
                 raise CredentialError(
