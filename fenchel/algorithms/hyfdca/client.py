@@ -13,7 +13,6 @@ import math
 import numpy as np
 
 from fenchel.algorithms.client_half import answers
-from fenchel.algorithms.hyfdca.client_alignment import check_blocks
 from fenchel.algorithms.hyfdca.client_setup import HyFDCASetupClient
 from fenchel.algorithms.hyfdca.settings import LINE_STEPS, SampledBlock, line_count, sampled
 from fenchel.common.arrays import Indices, Vector
@@ -42,7 +41,6 @@ class HyFDCAClient(HyFDCASetupClient):
     @answers("inner_product")
     def inner_product(self, primal: Vector | Ciphertexts, blocks: Indices | None = None) -> Values:
         """Send enc(p), where p_{k,i} = x_{k,i}^T w_k (Algorithm 2)."""
-        blocks = check_blocks(blocks, len(self.state.sizes))
         w = self._primal(primal)
         p = (self._problem.features @ w)[self.state.order]
         return {"share": self._samples_in("score").seal(p, blocks)}
@@ -85,7 +83,7 @@ class HyFDCAClient(HyFDCASetupClient):
         self, dual: Vector | Ciphertexts, blocks: Indices | None = None, figures: Ciphertexts | None = None
     ) -> Values:
         """Set alpha_k <- alpha_0, and send what_k[m] = sum_i alpha_{k,i} x_{k,i,m} (steps 7 and 8, Algorithm 4)."""
-        state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
+        state = self.state
         state.dual = self._samples_in("dual").open(dual, blocks, others=state.dual)
         return {**self._contribution(state.dual), **self._revealed(figures)}
 
@@ -96,7 +94,7 @@ class HyFDCAClient(HyFDCASetupClient):
         self, change: Vector | Ciphertexts, blocks: Indices | None = None, figures: Ciphertexts | None = None
     ) -> Values:
         """Store the proposed change delta; send sum_i delta_i x_{k,i} and the terms of the line search."""
-        state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
+        state = self.state
         state.change = self._samples_in("dual").open(change, blocks)
         terms = self._line_terms() / state.samples
         shares = {"terms": self._figures(len(terms)).seal(terms)}
