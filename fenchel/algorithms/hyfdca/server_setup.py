@@ -251,8 +251,8 @@ class HyFDCASetup(Algorithm):
         log.info(
             "aligned %d samples, held by %d to %d clients each, in %d groups and %d blocks",
             alignment.samples,
-            alignment.sample_holders.min(),
-            alignment.sample_holders.max(),
+            alignment.item_holders.min(),
+            alignment.item_holders.max(),
             len(alignment.groups),
             alignment.blocks,
         )
