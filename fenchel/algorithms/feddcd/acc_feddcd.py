@@ -248,9 +248,7 @@ class AccFedDCD(DualAscent):
         return {"committed": self.state.committed, "restarts": self.state.restarts}
 
     def _asked(self) -> dict[str, Any]:
-        asked = {**self.moment(), "accuracy": self.state.accuracy}
-        # Local solves of a neural network start from the average of the last round, in both cohorts.
-        return asked | ({"model": self.model} if self.settings.dual_step_size is not None else {})
+        return {**self.moment(), "accuracy": self.state.accuracy}
 
     def note(self, solved: Reduced, center: Vector) -> None:
         """Record also sum_i (1 / lambda_i) e_i, where e_i bounds client i's squared distance to its exact minimiser."""
@@ -361,10 +359,8 @@ class AccFedDCDClient(DualAscentClient):
         self._catch_up(committed, restarts)
         if state.solved_in == committed:
             return self.reply(0)  # the other cohort of this round included this client, at the same v_i
-        start = state.minimizer if model is None else model
-        solved = self.solved_at(self._v(), start, accuracy)
-        state.minimizer, state.solves, state.solved_in = solved.w, state.solves + 1, committed
-        state.error = self._error(solved)
+        solved = self.solved_at(self._v(), model, accuracy)
+        state.solved_in, state.error = committed, self._error(solved)
         return self.reply(solved.iterations)
 
     def reply(self, iterations: int) -> Values:
