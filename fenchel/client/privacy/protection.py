@@ -18,7 +18,7 @@ from fenchel.common.accounting.accountant import Accountant, Release
 from fenchel.common.accounting.grid import GridNoise
 from fenchel.common.accounting.public_facts import PrivacyFacts
 from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
-from fenchel.common.arrays import Matrix, Vector, is_sparse
+from fenchel.common.arrays import Matrix, Vector, is_sparse, squared_norms
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import CheckpointError, PrivacyBudgetError, SettingsError
 from fenchel.common.objectives.objective import Objective
@@ -292,6 +292,6 @@ def bounded(shard: Shard, norm: float | None) -> Shard:
 def _row_norms(features: Matrix) -> Vector:
     wide = features.astype(np.float64, copy=False)  # squares of float32 overflow above 1e19 and underflow below 1e-23
     if is_sparse(wide):
-        norms: Vector = np.sqrt(np.asarray(wide.multiply(wide).sum(axis=1), np.float64).ravel())
+        norms: Vector = np.sqrt(squared_norms(wide))
         return norms
     return np.asarray(np.linalg.norm(wide, axis=1))
