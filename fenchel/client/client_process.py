@@ -29,7 +29,6 @@ async def host(
     threads: int = 1,
     lifeline: int | None = None,
     on_event: Callable[[str], None],
-    on_instruction: Callable[[pb.Instruction], None] | None = None,
     observer: ClientObserver | None = None,
 ) -> list[pb.Farewell]:
     """Run several clients concurrently until the server has sent its farewell to each of them.
@@ -59,9 +58,7 @@ async def host(
     keep_freed_memory()
     with one_thread(), SlotExecutor(threads, len(participants)) as executor:
         connections = [
-            Connection(
-                who, executor, on_event, on_instruction, observer or ClientObserver(), joint=len(participants) > 1
-            )
+            Connection(who, executor, on_event, observer or ClientObserver(), joint=len(participants) > 1)
             for who in participants
         ]
         tasks: set[asyncio.Task[pb.Farewell | None]] = {

@@ -110,8 +110,6 @@ class Connection:
         Executor for all computation.
     on_event
         Callback for progress messages to the operator, such as "connected" or "waiting".
-    on_instruction
-        Callback for each instruction, before it is handled.
     joint
         True if the client encrypts together with others, in tasks of the executor.
     """
@@ -119,13 +117,11 @@ class Connection:
     participant: Participant
     executor: Executor
     on_event: Callable[[str], None] = log.info
-    on_instruction: Callable[[pb.Instruction], None] | None = None
     observer: ClientObserver = field(default_factory=ClientObserver)
     joint: bool = False
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
     _prepared_for: str = ""  # id of the run for which the client loaded data while other clients were joining
-    _has_worked: bool = False  # True once the client has received an instruction of this run
     _worker: Worker | None = None
     _quota: DiskQuota = field(init=False)
     _backoff: Backoff = field(default_factory=Backoff)
@@ -221,30 +217,18 @@ class Connection:
         if self._worker is None or reply.run != self._run:
             # before its first instruction the client has disclosed only a description of its data, so it may join
             # another run
-            if self._has_worked:
+            if self._worker is not None and self._worker.has_begun:
                 who.trust_limits.check_same(self._run, reply.run, who.name)
             self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
-            self._run, self._has_worked = reply.run, False
+            self._run = reply.run
             for warning in self._worker.session.warnings:
                 self.on_event(f"warning: {warning}")
         return True
 
-    def _instructed(self, instruction: pb.Instruction) -> None:
-        self._has_worked = True
-        if self.on_instruction is not None:
-            self.on_instruction(instruction)
-
     def _ready(self, reply: pb.JoinReply) -> Worker:
         session = session_of(self.participant, reply, self._quota)
         answered = partial(self.observer.answered, session.client)
-        return Worker(
-            session,
-            self.executor,
-            short_here=True,
-            joint=self.joint,
-            on_instruction=self._instructed,
-            on_answer=answered,
-        )
+        return Worker(session, self.executor, short_here=True, joint=self.joint, on_answer=answered)
 
     async def _work(self, channel: grpc.aio.Channel) -> pb.Farewell | None:
         assert self._worker is not None
