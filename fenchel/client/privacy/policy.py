@@ -58,11 +58,6 @@ class Policy(Section):
     )
 
     @property
-    def wants_noise(self) -> bool:
-        """True if the policy requires noise, as all policies do except those that require only encryption."""
-        return not self._wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
-
-    @property
     def _wants_encryption(self) -> str:
         """Key that requires encryption, with its value; empty if no key does."""
         if self.encryption == "required":
@@ -121,7 +116,8 @@ class Policy(Section):
         SettingsError
             If the policy requires noise.
         """
-        if self.wants_noise:
+        only_encryption = self._wants_encryption and self.model_fields_set <= _OF_ENCRYPTION
+        if not only_encryption:
             _refuse(client, ["sends uploads without differential privacy, but the policy requires it"])
 
     def check_privacy(self, client: str, asked: DifferentialPrivacy, noise_multiplier: float, support: Support) -> None:
