@@ -178,14 +178,10 @@ class DRDM(SampledByWeight):
             f"{fitting:.2g}",
         )
 
-    @property
-    def _unsmooth(self) -> bool:
-        """True if the objective has no known smoothness for any data."""
-        return smoothness(self.objective) == math.inf
-
     async def start(self) -> None:
         """Determine mu and gamma from the clients' data, if the settings do not give them."""
-        if self.settings.regularization is None and self.settings.correction != "none" and not self._unsmooth:
+        derives = self.settings.regularization is None and self.settings.correction != "none"
+        if derives and smoothness(self.objective) != math.inf:  # otherwise no client knows its L
             await self._fit_regularization()
         await super().start()
 
