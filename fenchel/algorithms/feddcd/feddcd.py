@@ -161,10 +161,10 @@ class DualAscent(Algorithm):
             check_solver(self.settings.solver, self.objective)
         except SettingsError as error:
             raise SettingsError(error.problem, key=f"algorithm.{error.key}") from None
-        convexity, unsmooth = strong_convexity(self.objective), smoothness(self.objective) == math.inf
+        convexity = strong_convexity(self.objective)
         if convexity is not None and convexity <= 0:
             self._check_convexity(0.0)
-        if unsmooth:
+        if smoothness(self.objective) == math.inf:
             self._check_smoothness(0.0)
 
     async def start(self) -> None:
@@ -297,7 +297,7 @@ class DualAscent(Algorithm):
         }
         # Local solves of a neural network start from the average of the last round; those of a convex objective start
         # from the client's last minimiser.
-        start = {"model": self.model} if self.settings.uses_initial else {}
+        start: dict[str, Any] = {"model": self.model} if self.settings.uses_initial else {}
         return await cohort.reduce("minimize", returns=returns, weight="scale", dtype=np.float64, **values, **start)
 
     def average(self, solved: Reduced) -> Vector:
