@@ -286,10 +286,8 @@ class Connection:
         """Return if a retry may succeed; otherwise raise an error that the operator can act on."""
         who = self.participant
         code, details = error.code(), error.details() or ""
-        if code in _REFUSALS:
-            raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
         silent = time.monotonic() - self._last_success
-        if code is grpc.StatusCode.ALREADY_EXISTS and silent > _IN_USE_SECONDS:
+        if code in _REFUSALS or (code is grpc.StatusCode.ALREADY_EXISTS and silent > _IN_USE_SECONDS):
             raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
         if lacks_tls(details):
             raise CredentialError(
