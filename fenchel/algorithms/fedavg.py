@@ -104,6 +104,21 @@ class LocalTrainingSettings(AlgorithmSettings):
                 "rounds"
             )
 
+    def check_steps(self, name: str) -> None:
+        """Reject local steps that diverge because of a proximal term, whose weight is the setting ``name``.
+
+        Raises
+        ------
+        ValueError
+            If the step size times the weight is 2 or more.
+        """
+        weight = getattr(self, name)
+        if weight is not None and self.step_size * weight >= 2:
+            raise ValueError(
+                f"step_size {self.step_size:g} times {name} {weight:g} is {self.step_size * weight:g}, but local "
+                "steps diverge from 2 on; lower one of them"
+            )
+
     def step_size_at(self, t: int) -> float:
         """Return the step size of round ``t``, counted from 1."""
         if self.stage_rounds is not None:

@@ -41,11 +41,7 @@ class FedDynSettings(WeightedSumSettings):
 
     @model_validator(mode="after")
     def _steps_converge(self) -> Self:
-        if self.step_size * self.alpha >= 2:
-            raise ValueError(
-                f"step_size {self.step_size:g} times alpha {self.alpha:g} is {self.step_size * self.alpha:g}, but "
-                "local steps diverge from 2 on; lower one of them"
-            )
+        self.check_steps("alpha")
         return self
 
     @property

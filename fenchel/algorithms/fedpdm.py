@@ -76,11 +76,7 @@ class FedPDMSettings(LocalTrainingSettings):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        if self.step_size * self.penalty >= 2:
-            raise ValueError(
-                f"step_size {self.step_size:g} times penalty {self.penalty:g} is {self.step_size * self.penalty:g}, "
-                "but local steps diverge from 2 on; lower one of them"
-            )
+        self.check_steps("penalty")
         if self.aggregator == "hybrid" and self.dual == "private":
             raise ValueError(
                 "dual: private given, but with aggregator: hybrid the server computes the dual variables from the "
@@ -274,9 +270,9 @@ class FedPDMClient(LocalTraining):
 
     def initial_state(self) -> Any:
         """Return lambda_i = 0, and the initial model as the server's copy of the upload."""
-        mirrors = self.aggregator == "stale" or self.settings.error_feedback == "ef21"
         initial = self.objective.initial(self.seed)
-        return self.State(np.zeros_like(initial), initial if mirrors else initial[:0], 0.0)
+        mirrored = initial if self.settings.mirrors_initial else initial[:0]
+        return self.State(np.zeros_like(initial), mirrored, 0.0)
 
     def sensitivity(self) -> float | None:
         """Return the L2 sensitivity of the upload, and update that of the dual variable."""

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.arrays import Vector
+from fenchel.fleet.cohort import Cohort
 from fenchel.fleet.quorum import nobody_left
 
 
@@ -33,6 +35,22 @@ class FixedFleet(Algorithm):
     def __init__(self, context: ServerContext) -> None:
         super().__init__(context)
         self.place = {client: place for place, client in enumerate(self.fleet.members)}
+
+    def initial_state(self, model: Vector) -> Any:
+        """Return the state with the fields of :meth:`beginning`."""
+        return self.State(**self.beginning(model))
+
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of ``State`` before round 1. A subclass adds those of its own ``State``."""
+        return {"model": model, "lost": np.zeros(len(self.fleet.members), np.bool_)}
+
+    async def summed(
+        self, cohort: Cohort, phase: str, weights: Mapping[str, float], **request: Any
+    ) -> tuple[WeightedSums, Cohort]:
+        """Send a request; return the replies summed with the clients' weights, and the clients that answered."""
+        sums = WeightedSums()
+        answered = await cohort.visit(phase, lambda client, reply: sums.add(weights[client], reply), **request)
+        return sums, answered
 
     @property
     def clients(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from fenchel.algorithms.client_half import ClientAlgorithm, handlers_of
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.registry import algorithm_settings, builtin_settings, half, is_outside, names
+from fenchel.common.settings.registry import algorithm_settings, half, is_outside, names
 
 
 def server_half(name: str) -> type[Algorithm]:
@@ -27,11 +27,6 @@ def server_half(name: str) -> type[Algorithm]:
         )
     checked: type[Algorithm] = found
     return checked
-
-
-def builtin() -> dict[str, type[Algorithm]]:
-    """Return the server halves of the algorithms that come with Fenchel, by name."""
-    return {name: server_half(name) for name in builtin_settings()}
 
 
 def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorithm]:

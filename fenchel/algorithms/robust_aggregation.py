@@ -75,7 +75,7 @@ class RobustAggregationSettings(LocalTrainingSettings):
         """
         sampler = participation.sampler
         if isinstance(sampler, FixedSize) or (isinstance(sampler, Weighted) and not sampler.replacement):
-            self._check_clients(sampler.size)
+            self.check_clients(sampler.size)
 
     def check_rounds(self, rounds: int, clients: int | None) -> None:
         """Reject federations that are too small for the rule.
@@ -87,9 +87,10 @@ class RobustAggregationSettings(LocalTrainingSettings):
         """
         super().check_rounds(rounds, clients)
         if clients is not None:
-            self._check_clients(clients)
+            self.check_clients(clients)
 
-    def _check_clients(self, clients: int) -> None:
+    def check_clients(self, clients: int) -> None:
+        """Raise ``ValueError`` if a round with this number of clients has too few for the rule."""
         if clients < self.least:
             raise ValueError(
                 f"{self.rule} with algorithm.faulty: {self.faulty} needs {self.least} clients a round, and there are "
@@ -113,13 +114,10 @@ class RobustAggregation(Algorithm):
                 cohort = clients // sampler.groups
             case _:
                 return
-        if cohort < self.settings.least:
-            raise SettingsError(
-                f"{sampler.kind} draws {cohort} of {clients} clients in a round, but {self.settings.rule} with "
-                f"algorithm.faulty: {self.settings.faulty} needs {self.settings.least}; draw more clients, or lower "
-                "algorithm.faulty",
-                key="participation.sampler",
-            )
+        try:
+            self.settings.check_clients(cohort)
+        except ValueError as error:
+            raise SettingsError(f"{sampler.kind} given, but {error}", key="participation.sampler") from None
 
     async def round(self, t: int) -> None:
         """Draw S_t; w_{t+1} = R(ClientUpdate(k, w_t), k in S_t), where R is the rule.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fenchel.client.connection import Connection
 from fenchel.client.joining import Participant
@@ -29,7 +30,6 @@ async def host(
     threads: int = 1,
     lifeline: int | None = None,
     on_event: Callable[[str], None],
-    on_instruction: Callable[[pb.Instruction], None] | None = None,
     observer: ClientObserver | None = None,
 ) -> list[pb.Farewell]:
     """Run several clients concurrently until the server has sent its farewell to each of them.
@@ -58,16 +58,10 @@ async def host(
     """
     keep_freed_memory()
     with one_thread(), SlotExecutor(threads, len(participants)) as executor:
-        connections = [
-            Connection(
-                who, executor, on_event, on_instruction, observer or ClientObserver(), joint=len(participants) > 1
-            )
-            for who in participants
-        ]
-        tasks: set[asyncio.Task[pb.Farewell | None]] = {
-            asyncio.create_task(connection.take_part()) for connection in connections
-        }
-        working = list(tasks)
+        observer, joint = observer or ClientObserver(), len(participants) > 1
+        connections = (Connection(who, executor, on_event, observer, joint=joint) for who in participants)
+        working = [asyncio.create_task(connection.take_part()) for connection in connections]
+        tasks: set[asyncio.Task[Any]] = set(working)
         if lifeline is not None:
             tasks.add(asyncio.create_task(_watch(lifeline)))
         refusals: list[JoinRefusedError] = []
@@ -84,7 +78,7 @@ async def host(
                 tasks -= done
             if refusals:
                 raise refusals[-1]
-            return [farewell for task in working if (farewell := task.result()) is not None]
+            return [task.result() for task in working]
         finally:
             for task in tasks:
                 task.cancel()

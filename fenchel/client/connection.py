@@ -20,18 +20,25 @@ from fenchel.client.joining import Participant, prepare, session_of
 from fenchel.client.observer import ClientObserver
 from fenchel.client.worker import Worker
 from fenchel.common.errors import CredentialError, JoinRefusedError, UnreachableError
-from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
+from fenchel.common.wire.channel import (
+    CLIENT_KEY,
+    INSTANCE_KEY,
+    KEEPALIVE,
+    TRACE_KEY,
+    handshake_failed,
+    lacks_tls,
+    open_channel,
+)
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 log = logging.getLogger("fenchel.client")
 
-_KEEPALIVE = 20.0  # keepalive interval in seconds until the client has the run's settings
 # bounds in seconds on the keepalive interval in the settings, which come from the server
 _SHORTEST_KEEPALIVE, _LONGEST_KEEPALIVE = 1.0, 3600.0
 # longest time in seconds of retries while the identity is in use: the server may take four keepalive intervals to
 # detect that the previous connection is dead
-_IN_USE_SECONDS = 5 * _KEEPALIVE
+_IN_USE_SECONDS = 5 * KEEPALIVE
 _PING_SECONDS = 10.0
 _REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -39,8 +46,6 @@ _REFUSALS = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-# gRPC reports every failure to connect as UNAVAILABLE; only the text reveals the cause.
-_HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "Tls handshake failed", "verification check failed")
 _HANDSHAKE_TRIES = 3
 # Text by gRPC for one of several causes of RESOURCE_EXHAUSTED. The client uses this text only to choose the message for
 # the operator.
@@ -105,8 +110,6 @@ class Connection:
         Executor for all computation.
     on_event
         Callback for progress messages to the operator, such as "connected" or "waiting".
-    on_instruction
-        Callback for each instruction, before it is handled.
     joint
         True if the client encrypts together with others, in tasks of the executor.
     """
@@ -114,19 +117,17 @@ class Connection:
     participant: Participant
     executor: Executor
     on_event: Callable[[str], None] = log.info
-    on_instruction: Callable[[pb.Instruction], None] | None = None
     observer: ClientObserver = field(default_factory=ClientObserver)
     joint: bool = False
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
     _prepared_for: str = ""  # id of the run for which the client loaded data while other clients were joining
-    _has_worked: bool = False  # True once the client has received an instruction of this run
     _worker: Worker | None = None
     _quota: DiskQuota = field(init=False)
     _backoff: Backoff = field(default_factory=Backoff)
     _last_success: float = field(default_factory=time.monotonic)
     _handshakes_failed: int = 0
-    _keepalive: float = _KEEPALIVE
+    _keepalive: float = KEEPALIVE
 
     def __post_init__(self) -> None:
         self._quota = DiskQuota(self.participant.trust_limits.journal_bytes)
@@ -179,10 +180,7 @@ class Connection:
             await channel.close()
 
     def _channel(self) -> grpc.aio.Channel:
-        who = self.participant
-        if who.credentials is None:
-            return grpc.aio.insecure_channel(who.server, options=options(self._keepalive))
-        return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(self._keepalive))
+        return open_channel(self.participant.server, self.participant.credentials, self._keepalive)
 
     async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
         """Return a channel with the keepalive interval of the run, which is known only after joining."""
@@ -219,30 +217,18 @@ class Connection:
         if self._worker is None or reply.run != self._run:
             # before its first instruction the client has disclosed only a description of its data, so it may join
             # another run
-            if self._has_worked:
+            if self._worker is not None and self._worker.has_begun:
                 who.trust_limits.check_same(self._run, reply.run, who.name)
             self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
-            self._run, self._has_worked = reply.run, False
+            self._run = reply.run
             for warning in self._worker.session.warnings:
                 self.on_event(f"warning: {warning}")
         return True
 
-    def _instructed(self, instruction: pb.Instruction) -> None:
-        self._has_worked = True
-        if self.on_instruction is not None:
-            self.on_instruction(instruction)
-
     def _ready(self, reply: pb.JoinReply) -> Worker:
         session = session_of(self.participant, reply, self._quota)
         answered = partial(self.observer.answered, session.client)
-        return Worker(
-            session,
-            self.executor,
-            short_here=True,
-            joint=self.joint,
-            on_instruction=self._instructed,
-            on_answer=answered,
-        )
+        return Worker(session, self.executor, short_here=True, joint=self.joint, on_answer=answered)
 
     async def _work(self, channel: grpc.aio.Channel) -> pb.Farewell | None:
         assert self._worker is not None
@@ -300,17 +286,15 @@ class Connection:
         """Return if a retry may succeed; otherwise raise an error that the operator can act on."""
         who = self.participant
         code, details = error.code(), error.details() or ""
-        if code in _REFUSALS:
-            raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
         silent = time.monotonic() - self._last_success
-        if code is grpc.StatusCode.ALREADY_EXISTS and silent > _IN_USE_SECONDS:
+        if code in _REFUSALS or (code is grpc.StatusCode.ALREADY_EXISTS and silent > _IN_USE_SECONDS):
             raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
-        if "WRONG_VERSION_NUMBER" in details:
+        if lacks_tls(details):
             raise CredentialError(
                 f"{who.server} does not use TLS, but client {who.name} does; start the server with --certs DIR, or "
                 "this client with --insecure"
             ) from None
-        if any(sign in details for sign in _HANDSHAKE_SIGNS):
+        if handshake_failed(details):
             self._handshakes_failed += 1
             if self._handshakes_failed >= _HANDSHAKE_TRIES:
                 raise CredentialError(

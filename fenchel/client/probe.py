@@ -14,12 +14,11 @@ import numpy as np
 
 from fenchel.common.errors import CredentialError, FenchelError, UnreachableError
 from fenchel.common.tls.credentials import Credentials
-from fenchel.common.wire.channel import CLIENT_KEY, options
+from fenchel.common.wire.channel import CLIENT_KEY, handshake_failed, lacks_tls, open_channel
 from fenchel.common.wire.frames import FRAME_BYTES
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
-_KEEPALIVE = 20.0
 _PING_PATIENCE = 10.0  # timeout of a ping in seconds
 _PAYLOAD_PATIENCE = 300.0  # timeout of a payload in seconds
 _IN_FLIGHT = 4  # number of concurrent payloads, which keeps the link busy
@@ -27,8 +26,6 @@ _FIRST_BYTES = 64 << 10  # size of the payload that shows how slow a link is
 _FIRST_ROUND_TRIPS = 5  # round trips that it takes on a fast link, while TCP begins slowly
 _LEAST_BYTES = 4 << 10  # smallest payload, of which the headers are less than 3 %
 _LONGEST_PASSAGE = 8.0  # time in seconds that the payloads in flight may take together
-# texts by which gRPC reports a failed TLS handshake, for lack of a status code
-_DISTRUST = ("Tls handshake failed", "verification check failed")
 _QUICKEST = 0.1  # fraction of the pings that serve to estimate the clock offset
 
 
@@ -129,11 +126,7 @@ async def probe(
     UnreachableError, CredentialError
         If the server does not answer, or one side does not accept the other's certificate.
     """
-    if credentials is None:
-        channel = grpc.aio.insecure_channel(server, options=options(_KEEPALIVE))
-    else:
-        channel = grpc.aio.secure_channel(server, credentials.for_channel(), options=options(_KEEPALIVE))
-    async with channel:
+    async with open_channel(server, credentials) as channel:
         link = _Link(channel, name)
         try:
             await link.ping()  # warm-up: the first ping includes the time to connect
@@ -220,9 +213,9 @@ def _result(name: str, server: str, pings: list[_Ping], upload: float, download:
 
 def _explained(error: grpc.aio.AioRpcError, server: str) -> FenchelError:
     code, details = error.code(), error.details() or ""
-    if "WRONG_VERSION_NUMBER" in details:
+    if lacks_tls(details):
         return CredentialError(f"{server} does not use TLS; start it with --certs DIR, or probe with --insecure")
-    if any(sign in details for sign in _DISTRUST):
+    if handshake_failed(details):
         return CredentialError(
             f"the certificate of {server} is not accepted ({details}). The certificates of client and server must "
             "come from the same authority (fenchel certs), and the server's must contain the host name in "

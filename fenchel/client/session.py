@@ -270,11 +270,9 @@ class Session:
         if self._last is not None and self._last[0] == sequence:
             return self._last[1]
         reply = None if self._begun is None else self._begun.journal.reply_to(sequence)
-        return (
-            None
-            if reply is None
-            else Answer(pb.Reply(sequence=sequence, timing=pb.Timing()), Body(encode(reply), shared=False))
-        )
+        if reply is None:
+            return None
+        return Answer(pb.Reply(sequence=sequence, timing=pb.Timing()), Body(encode(reply), shared=False))
 
     def _answered(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
         lap = _stopwatch()

@@ -63,8 +63,6 @@ class Worker:
     joint
         True if the client encrypts together with others, in tasks of the executor. Then phases with encryption never
         run on the event loop.
-    on_instruction
-        Callback for each instruction, before it is handled.
     on_answer
         Callback for each instruction, its reply and the size of the reply's body in bytes, once the reply is sent.
     """
@@ -73,7 +71,6 @@ class Worker:
     executor: Executor | None = None
     short_here: bool = False
     joint: bool = False
-    on_instruction: Callable[[pb.Instruction], None] | None = None
     on_answer: Callable[[pb.Instruction, pb.Reply, int], None] = lambda instruction, reply, size: None
     _partial: IncomingMessage[pb.Instruction] | None = None
     _running: asyncio.Future[Answer] | None = None
@@ -84,6 +81,11 @@ class Worker:
     # decaying maximum of the handling time in nanoseconds, by phase
     _longest_ns: dict[str, float] = field(default_factory=dict)
     _taken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the handling of an instruction has begun."""
+        return self._latest > 0
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
         """Handle the instructions of a stream. Return the server's farewell, or ``None`` if the stream breaks.
@@ -193,8 +195,6 @@ class Worker:
             await asyncio.wait([self._running])
         head = instruction.head
         again, self._latest = self._latest == head.sequence, head.sequence
-        if self.on_instruction is not None:
-            self.on_instruction(head)
         received = instruction.message.received()
 
         def handle() -> Answer:

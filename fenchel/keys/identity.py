@@ -63,10 +63,7 @@ class Identity:
             return key.sign(signed, ec.ECDSA(SHA256()))
         if isinstance(key, rsa.RSAPrivateKey):
             return key.sign(signed, _PSS, SHA256())
-        raise CredentialError(
-            f"the key of client {self.name}'s certificate is of type {type(key).__name__}, which is not supported; "
-            "use a certificate with an elliptic-curve or RSA key (fenchel certs makes one)"
-        )
+        raise _unsupported(self.name, key)
 
     def check(self, name: str, certificate: str, signed: bytes, signature: bytes) -> None:
         """Raise ``CredentialError`` unless client ``name`` signed a statement with the key of a trusted certificate."""
@@ -78,10 +75,7 @@ class Identity:
             elif isinstance(key, rsa.RSAPublicKey):
                 key.verify(signature, signed, _PSS, SHA256())
             else:
-                raise CredentialError(
-                    f"the key of {name}'s certificate is of type {type(key).__name__}, which is not supported; "
-                    f"make {name} a certificate with an elliptic-curve or RSA key (fenchel certs makes one)"
-                )
+                raise _unsupported(name, key)
         except InvalidSignature:
             raise CredentialError(
                 f"a message in the name of {name} has no valid signature of {name} for this run, so it was changed "
@@ -115,6 +109,13 @@ class Identity:
                 f"the certificate in the name of {name} is for another name: {', '.join(map(str, names)) or 'none'}"
             )
         return leaf
+
+
+def _unsupported(client: str, key: object) -> CredentialError:
+    return CredentialError(
+        f"the key of client {client}'s certificate is of type {type(key).__name__}, which is not supported; make "
+        f"{client} a certificate with an elliptic-curve or RSA key (fenchel certs makes one)"
+    )
 
 
 def _is_for_clients(certificate: x509.Certificate) -> bool:

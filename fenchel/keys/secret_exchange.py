@@ -161,7 +161,7 @@ class SecretExchange:
         signed = self._sealed(sender, own, public, box)
         self._identity.check(sender, str(values["certificate"]), signed, _bytes(values["signature"]))
         opened = unseal(box, self._key, self._context(sender, own))
-        secrets = Secrets.from_bytes(opened, f"the secrets that {sender} sealed for {own}")
+        secrets = Secrets.from_text(opened, f"the secrets that {sender} sealed for {own}")
         # The server may have given the sender other settings, with a key that it can break.
         if (bits := secrets.private_key.public.bits) != self._bits:
             raise CredentialError(

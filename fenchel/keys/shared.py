@@ -93,8 +93,8 @@ class Secrets:
         return json.dumps(fields, indent=2) + "\n"
 
     @classmethod
-    def from_text(cls, text: str, source: str = "secrets") -> Secrets:
-        """Read secrets that :meth:`to_text` wrote.
+    def from_text(cls, text: str | bytes, source: str = "secrets") -> Secrets:
+        """Read secrets that :meth:`to_text` wrote, as text or as its bytes.
 
         Parameters
         ----------
@@ -107,7 +107,9 @@ class Secrets:
             If the text is invalid.
         """
         try:
-            fields = parse_fields(text, SECRETS_KIND, _FIELDS)
+            # an invalid byte becomes a character that no valid field has
+            whole = text if isinstance(text, str) else text.decode("ascii", errors="replace")
+            fields = parse_fields(whole, SECRETS_KIND, _FIELDS)
             digits = fields["alignment_key"]
             if not isinstance(digits, str) or not re.fullmatch(f"[0-9a-f]{{{2 * ALIGNMENT_KEY_BYTES}}}", digits):
                 raise CredentialError(
@@ -117,17 +119,6 @@ class Secrets:
             return cls(PrivateKey.from_fields(fields["paillier"]), bytes.fromhex(digits))
         except CredentialError as error:
             raise error.at(source=source) from None
-
-    @classmethod
-    def from_bytes(cls, data: bytes, source: str) -> Secrets:
-        """Read the bytes of a text that :meth:`to_text` wrote; raise ``CredentialError`` if they are invalid."""
-        try:
-            return cls.from_text(data.decode("ascii"), source)
-        except UnicodeDecodeError:
-            raise CredentialError(
-                "these are no client secrets, because they are not ASCII text; copy the file that fenchel keys wrote",
-                source=source,
-            ) from None
 
     @classmethod
     def load(cls, path: Path) -> Secrets:
@@ -148,4 +139,4 @@ class Secrets:
                 f"it can decrypt everything; run chmod 600 {path}",
                 source=path,
             )
-        return cls.from_bytes(data, str(path))
+        return cls.from_text(data, str(path))

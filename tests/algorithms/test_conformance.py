@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fenchel
-from fenchel.algorithms.registry import builtin
+from fenchel.common.settings.registry import builtin_settings
 from fenchel.testing import check_algorithm
 from tests.cases import BASIS, CASES, FIRST, LOCAL, sections_of
 from tests.slow import rest_slow
@@ -75,7 +75,7 @@ class Squares(fenchel.Objective):
 
 
 def test_every_algorithm_has_a_case() -> None:
-    assert {case.partition(",")[0] for case in CASES} == set(builtin())
+    assert {case.partition(",")[0] for case in CASES} == set(builtin_settings())
 
 
 @pytest.mark.parametrize("case", rest_slow(sorted(CASES, key=lambda case: case not in FIRST.values()), len(FIRST)))

@@ -254,7 +254,7 @@ def start_at(monkeypatch: pytest.MonkeyPatch, problem: Quadratics, w: Floats, we
     begun = DRDM.initial_state
 
     def initial_state(self: DRDM, model: Vector) -> DRDM.State:
-        state = begun(self, w.copy())
+        state: DRDM.State = begun(self, w.copy())
         state.weights = weights.copy()
         state.drift = np.asarray(drifts.mean(axis=0), np.float64)
         if len(state.table):

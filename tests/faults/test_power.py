@@ -436,7 +436,7 @@ def charge_policy(found: Recording) -> None:
         policy = account.opened(None, 1e-5)
         assert policy is not None
         folder = found.root / "state" / "run-1" / "a"
-        ledger = Ledger(folder / LEDGER, "a", at_least=policy.uploads_of_this_run, policy=policy)
+        ledger = Ledger(folder / LEDGER, "a", policy=policy)
         ledger.begin()
         for number in range(start, start + 2):
             ledger.charge(bytes([number]) * 32, number, RELEASE)
@@ -448,7 +448,7 @@ def read_policy(root: Path, promises: list[Any]) -> None:
     policy = account_in(root).opened(None, 1e-5)
     assert policy is not None
     assert len(promises) <= policy.uploads <= len(promises) + 1
-    ledger = Ledger(root / "state" / "run-1" / "a" / LEDGER, "a", at_least=policy.uploads_of_this_run, policy=policy)
+    ledger = Ledger(root / "state" / "run-1" / "a" / LEDGER, "a", policy=policy)
     ledger.charge(b"\x09" * 32, 9, RELEASE)
     assert ledger.uploads == policy.uploads
 

@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fenchel.client.count_file import write_count
 from fenchel.client.joining import Participant, session_of
 from fenchel.client.local_data import DataProvider, LocalData, OwnShard
+from fenchel.client.privacy.budget import Budget
 from fenchel.client.privacy.ledger import Ledger
 from fenchel.client.privacy.policy import Policy, load_policy
 from fenchel.client.session import Session
@@ -189,7 +191,9 @@ def ledger(folder: Path, *, sent: int = 0, lines: slice = slice(None)) -> None:
     for t in range(2):
         first.charge(bytes([t]) * 32, t, release)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[lines]))
-    Ledger(path, "run 7, client north", cap=2.0, at_least=sent).charge(bytes([9]) * 32, 2, release)
+    write_count(folder / "count", sent)
+    again = Ledger(path, "run 7, client north", budget=Budget(2.0), count=folder / "count")
+    again.charge(bytes([9]) * 32, 2, release)
 
 
 def saved(folder: Path, run: str = "run-1", *, damaged: bool = False) -> RunFolder:

@@ -18,7 +18,6 @@ from fenchel.algorithms.auc.staged import Staged, StagedClient
 from fenchel.algorithms.auc.staged_settings import WindowedSettings
 from fenchel.algorithms.auc.stages import Stage, TheorySchedule
 from fenchel.algorithms.client_half import answers
-from fenchel.algorithms.server_half import ServerContext
 from fenchel.common.arrays import Vector
 from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.values import Values
@@ -34,9 +33,14 @@ class AveragingSettings(WindowedSettings):
     )
 
     @property
+    def averages(self) -> bool:
+        """True if a stage ends with the mean of all local iterates."""
+        return self.output == "average"
+
+    @property
     def needs_all_clients(self) -> str | None:
         """Setting ``output: average``, whose average is over all clients."""
-        return "output: average is the mean over all local iterates" if self.output == "average" else None
+        return "output: average is the mean over all local iterates" if self.averages else None
 
     def stage(self, number: int, prior: float, clients: int) -> Stage:
         """Return stage ``number``: of the experiments, or of Theorem 1."""
@@ -57,14 +61,10 @@ class CodaPlus(Staged):
     Settings: ClassVar[type[AlgorithmSettings]] = CodaPlusSettings
     settings: AveragingSettings
 
-    def __init__(self, context: ServerContext) -> None:
-        super().__init__(context)
-        self.averages = self.settings.output == "average"
-
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
         """Set u <- sum_k lambda_k u^k, or after the last round of a stage the mean of all its local iterates."""
         u = self.point
-        returns = {"change": u, "value": float} | ({"average": u} if ends and self.averages else {})
+        returns = {"change": u, "value": float} | ({"average": u} if ends and self.settings.averages else {})
         values = {
             "prior": self.state.prior,
             "steps": stage.local_steps,
@@ -73,11 +73,11 @@ class CodaPlus(Staged):
             "ends": ends,
             "point": u,
         }
-        sums, answered = await self.visit(self.sample(), "train", returns, values, all_clients=self.averages)
+        sums, answered = await self.visit(self.sample(), "train", returns, values, all_clients=self.settings.averages)
         if begins:
             await self.tell_others(answered, u)
         self.state.value = float(sums.mean("value"))
-        self.point = sums.mean("average") if ends and self.averages else u + sums.mean("change")
+        self.point = sums.mean("average") if ends and self.settings.averages else u + sums.mean("change")
         if ends:
             await self.renew_dual()
 
@@ -88,7 +88,7 @@ class CodaPlus(Staged):
         """End the last stage if the run ends within it: average its iterates, and recompute alpha."""
         if not self.state.done:
             return
-        if self.averages:
+        if self.settings.averages:
             sums, _ = await self.visit(self.fleet.all(), "average", {"average": self.point}, {}, all_clients=True)
             self.point = sums.mean("average")
         await self.renew_dual()
@@ -120,7 +120,7 @@ class CodaPlusClient(StagedClient):
 
     def initial_state(self) -> State:
         """Return the state before the first iterate."""
-        wanted = self.length if self.settings.output == "average" else 0
+        wanted = self.length if self.settings.averages else 0
         return self.State(self.zeros(), np.zeros(wanted), 0)
 
     @answers("begin_stage")

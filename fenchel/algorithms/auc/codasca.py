@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from fenchel.algorithms.auc.staged import Staged, StagedClient
 from fenchel.algorithms.auc.staged_settings import WindowedSettings
 from fenchel.algorithms.auc.stages import Stage, TheorySchedule
 from fenchel.algorithms.client_half import answers
-from fenchel.algorithms.server_half import ServerContext
 from fenchel.common.arrays import Vector
 from fenchel.common.randomness import generator
 from fenchel.common.wire.values import Value, Values
@@ -61,11 +60,14 @@ class CodascaSettings(WindowedSettings):
         return self
 
     @property
+    def is_compact(self) -> bool:
+        """True if messages leave out what follows from the mean over all clients."""
+        return self.wire == "compact"
+
+    @property
     def needs_all_clients(self) -> str | None:
         """Setting ``wire: compact``, for which the server needs the mean over all clients."""
-        if self.wire == "compact":
-            return "wire: compact leaves out what follows from the mean of all clients"
-        return None
+        return "wire: compact leaves out what follows from the mean of all clients" if self.is_compact else None
 
     def server_step(self, clients: int) -> float:
         """Return the server's step size eta_g."""
@@ -109,14 +111,10 @@ class Codasca(Staged):
     settings: CodascaSettings
     state: State
 
-    def __init__(self, context: ServerContext) -> None:
-        super().__init__(context)
-        self.is_compact = self.settings.wire == "compact"
-
-    def initial_state(self, model: Vector) -> State:
-        """Return the state with c = 0, as the clients begin with c^k = 0."""
-        fields = self.beginning(model)
-        return self.State(**fields, control=np.zeros(fields["centre"].shape), moved=None)
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of :class:`State` with c = 0, as the clients begin with c^k = 0."""
+        fields = super().beginning(model)
+        return fields | {"control": np.zeros(fields["centre"].shape), "moved": None}
 
     def stage(self) -> Stage:
         """Return the present stage. With ``output: random`` it ends after a random one of its rounds."""
@@ -137,9 +135,9 @@ class Codasca(Staged):
         if begins and self.settings.cv_init == "gradient":
             await self._restart(u)
             begins = False
-        elif begins and self.settings.cv_init == "zero" and not self.is_compact:
+        elif begins and self.settings.cv_init == "zero" and not self.settings.is_compact:
             state.control = np.zeros(u.shape)
-        vectors = ("control",) if self.is_compact else ("change", "control_change")
+        vectors = ("control",) if self.settings.is_compact else ("change", "control_change")
         sums, answered = await self.visit(
             self.sample(),
             "train",
@@ -151,12 +149,12 @@ class Codasca(Staged):
                 "begins": begins,
                 **self._whereabouts(u, with_control=True),
             },
-            all_clients=self.is_compact,
+            all_clients=self.settings.is_compact,
         )
         if begins:
             await self.tell_others(answered, u)
         eta_g = self.settings.server_step(self.clients)
-        if self.is_compact:
+        if self.settings.is_compact:
             state.control = sums.sum("control")
             state.moved = eta_g * stage.local_steps * stage.step_size
             # same floating-point operations as on the clients, for bitwise equal results
@@ -168,17 +166,17 @@ class Codasca(Staged):
 
     async def _restart(self, u: Vector) -> None:
         """Begin a stage with c^k = G_k(u_0), and c their weighted sum (docs/specifications/codasca.md, section 5.4)."""
-        state, name = self.state, "control" if self.is_compact else "control_change"
+        state, name = self.state, "control" if self.settings.is_compact else "control_change"
         sums, answered = await self.visit(
             self.fleet.all(),
             "gradient",
             {name: u},
             {"prior": state.prior, **self._whereabouts(u, with_control=False)},
-            all_clients=self.is_compact,
+            all_clients=self.settings.is_compact,
         )
         await self.tell_others(answered, u)
-        state.control = sums.sum(name) if self.is_compact else state.control + sums.sum(name)
-        if self.is_compact:
+        state.control = sums.sum(name) if self.settings.is_compact else state.control + sums.sum(name)
+        if self.settings.is_compact:
             state.moved = 0.0
 
     async def part_with_lost(self) -> bool:
@@ -188,7 +186,7 @@ class Codasca(Staged):
         client applies the reset before it trains again.
         """
         parted = await super().part_with_lost()
-        if parted and not self.is_compact:  # a run with compact messages needs all clients and stops instead
+        if parted and not self.settings.is_compact:  # a run with compact messages needs all clients and stops instead
             self.state.control = np.zeros_like(self.state.control)
             await self.fleet.all().tell("forget_control")
             log.warning(
@@ -204,7 +202,7 @@ class Codasca(Staged):
     def _whereabouts(self, u: Vector, *, with_control: bool) -> dict[str, Value]:
         """Return the values from which clients get the point: the point itself, or its change."""
         state = self.state
-        if not self.is_compact:
+        if not self.settings.is_compact:
             return {"point": u, "control": self._sent_control()} if with_control else {"point": u}
         if state.moved is None:
             return {"point": u}
@@ -238,15 +236,11 @@ class CodascaClient(StagedClient):
 
     def initial_state(self) -> State:
         """Return c^k = 0."""
-        kept = self.zeros() if self._is_compact else self.zeros()[:0]
+        kept = self.zeros() if self.settings.is_compact else self.zeros()[:0]
         return self.State(self.zeros(), self._no_control(), kept)
 
-    @property
-    def _is_compact(self) -> bool:
-        return self.settings.wire == "compact"
-
     def _no_control(self) -> Vector:
-        return np.zeros(self.length, self.objective.dtype if self._is_compact else np.float64)
+        return np.zeros(self.length, self.objective.dtype if self.settings.is_compact else np.float64)
 
     @answers("begin_stage")
     def begin_stage(self, point: Vector) -> None:
@@ -270,7 +264,7 @@ class CodascaClient(StagedClient):
         self.begin_stage(u)
         # the gradient of the proximal term is 0 at its own centre
         control = self.objective.saddle_gradient(u, self.objective.all_rows, prior)[1]
-        if self._is_compact:
+        if self.settings.is_compact:
             self.state.point = u
         return self._renewed(control)
 
@@ -325,7 +319,7 @@ class CodascaClient(StagedClient):
             total += value
         mean /= steps
         reply = {"value": total / steps, **self._renewed(mean)}
-        if self._is_compact:
+        if self.settings.is_compact:
             self.state.point = start
             return reply
         return {**reply, "change": u - start}
@@ -336,7 +330,7 @@ class CodascaClient(StagedClient):
         With the paper's wire the reply is the change, rounded to the dtype of the model. c^k changes by exactly the
         rounded amount; otherwise the server's c would drift away from the sum of all c^k.
         """
-        if self._is_compact:
+        if self.settings.is_compact:
             self.state.control = control
             return {"control": control}
         change = (control - self.state.control).astype(control.dtype)

@@ -7,7 +7,7 @@ Complexity", ICML 2021, appendix C (docs/specifications/codasca.md, section 2.3)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,10 +71,10 @@ class NaiveParallel(Staged):
     settings: NaiveParallelSettings
     state: State
 
-    def initial_state(self, model: Vector) -> State:
-        """Return the state before the first point."""
-        fields = self.beginning(model)
-        return self.State(**fields, iterates=np.zeros(fields["centre"].size))
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of :class:`State` before the first point."""
+        fields = super().beginning(model)
+        return fields | {"iterates": np.zeros(fields["centre"].size)}
 
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
         """Set u <- u - eta (sum_k lambda_k G_k(u) + gamma (v - v_0)), with the lambda_k normalised on the replies."""

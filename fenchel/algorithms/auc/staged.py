@@ -90,15 +90,10 @@ class Staged(FixedFleet):
         positives = np.array([int(data.positives[rows].sum()) for rows in held], np.int64)
         self._share_of_positives(samples, positives)
 
-    def initial_state(self, model: Vector) -> Any:
-        """Return the state with a = b = alpha = 0."""
-        return self.State(**self.beginning(model))
-
     def beginning(self, model: Vector) -> dict[str, Any]:
-        """Return the fields of :class:`State` before the set-up."""
+        """Return the fields of :class:`State` before the set-up, with a = b = alpha = 0."""
         members = len(self.fleet.members)
-        return {
-            "model": model,
+        return super().beginning(model) | {
             "auxiliary": np.zeros(AUXILIARY, model.dtype),
             "centre": np.zeros(model.size + AUXILIARY, model.dtype),
             "samples": np.zeros(members, np.int64),
@@ -106,7 +101,6 @@ class Staged(FixedFleet):
             "prior": 0.0,
             "share": 0.0,
             "weights": np.zeros(members),
-            "lost": np.zeros(members, np.bool_),
             "stage": 0,
             "done": 0,
             "value": 0.0,
@@ -206,12 +200,10 @@ class Staged(FixedFleet):
 
     def stage(self) -> Stage:
         """Return the present stage. Raise ``RunStoppedError`` if it cannot be run."""
-        number, prior = self.state.stage, self.state.prior
         try:
-            self.settings.check_stage(number, prior, self.clients)
+            return self.settings.checked_stage(self.state.stage, self.state.prior, self.clients)
         except ValueError as error:
             raise RunStoppedError(str(error), round=self.fleet.round) from None
-        return self.settings.stage(number, prior, self.clients)
 
     async def round(self, t: int) -> None:
         """Run a round of the present stage. The first round of a stage sets the centre, the last ends the stage."""
@@ -262,15 +254,8 @@ class Staged(FixedFleet):
                 round=self.fleet.round,
                 phase=phase,
             )
-        sums, weights = WeightedSums(), self.weights()
-        answered = await cohort.visit(
-            phase,
-            lambda client, reply: sums.add(weights[client], reply),
-            returns=returns,
-            min_replies=self.clients if all_clients else None,
-            **values,
-        )
-        return sums, answered
+        least = self.clients if all_clients else None
+        return await self.summed(cohort, phase, self.weights(), returns=returns, min_replies=least, **values)
 
     async def tell_others(self, answered: Cohort, u: Vector) -> None:
         """Send the stage's initial point to clients whose reply to its first round did not count."""

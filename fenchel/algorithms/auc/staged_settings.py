@@ -94,8 +94,8 @@ class StagedSettings(AlgorithmSettings):
         """Set ``kind: practice`` in a schedule that is given without ``kind``."""
         return {"kind": "practice", **value} if isinstance(value, Mapping) else value
 
-    def check_stage(self, number: int, prior: float, clients: int) -> None:
-        """Reject a stage that cannot be run; parameters as for :meth:`stage`.
+    def checked_stage(self, number: int, prior: float, clients: int) -> Stage:
+        """Return stage ``number``, counted from 1, if it can be run.
 
         Raises
         ------
@@ -125,6 +125,7 @@ class StagedSettings(AlgorithmSettings):
                 f"{what} makes rounds of {stage.local_steps:.3g} local steps in stage {number}, which is more than "
                 f"{_LONGEST_ROUND:.3g}; {advice}"
             )
+        return stage
 
     def check_rounds(self, rounds: int, clients: int | None) -> None:
         """Reject numbers of rounds that reach a stage that cannot be run.
@@ -141,12 +142,11 @@ class StagedSettings(AlgorithmSettings):
         try:
             if isinstance(self.schedule, PracticeSchedule):
                 steps = self.stage(1, prior, k).local_steps
-                self.check_stage((rounds - 1) * steps // self.schedule.stage_steps + 1, prior, k)
+                self.checked_stage((rounds - 1) * steps // self.schedule.stage_steps + 1, prior, k)
                 return
             while done < rounds:
                 number += 1
-                self.check_stage(number, prior, k)
-                done += self.stage(number, prior, k).rounds
+                done += self.checked_stage(number, prior, k).rounds
         except ValueError as error:
             raise ValueError(f"rounds: {rounds} given, but {error}") from None
 

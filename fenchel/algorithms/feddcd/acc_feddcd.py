@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -183,11 +183,9 @@ class AccFedDCD(DualAscent):
 
     def constants(self) -> dict[str, float]:
         """Return a, b and theta of Algorithm 2, from r and the smallest alpha_i / beta_i."""
-        scales = self._scales()
         conditioning = self.settings.conditioning or self._worst_conditioning()
-        r = effective_participation(self.cohort_size(), scales)
-        chosen = Acceleration.of(r, conditioning)
-        return {"a": chosen.a, "b": chosen.b, "theta": chosen.theta}
+        r = effective_participation(self.cohort_size(), self._scales())
+        return asdict(Acceleration.of(r, conditioning))
 
     def _scales(self) -> list[float]:
         """Return 1 / lambda_i of all clients, or 1 for each if the settings give the dual step."""
@@ -250,9 +248,7 @@ class AccFedDCD(DualAscent):
         return {"committed": self.state.committed, "restarts": self.state.restarts}
 
     def _asked(self) -> dict[str, Any]:
-        asked = {**self.moment(), "accuracy": self.state.accuracy}
-        # Local solves of a neural network start from the average of the last round, in both cohorts.
-        return asked | ({"model": self.model} if self.settings.dual_step_size is not None else {})
+        return {**self.moment(), "accuracy": self.state.accuracy}
 
     def note(self, solved: Reduced, center: Vector) -> None:
         """Record also sum_i (1 / lambda_i) e_i, where e_i bounds client i's squared distance to its exact minimiser."""
@@ -363,10 +359,8 @@ class AccFedDCDClient(DualAscentClient):
         self._catch_up(committed, restarts)
         if state.solved_in == committed:
             return self.reply(0)  # the other cohort of this round included this client, at the same v_i
-        start = state.minimizer if model is None else model
-        solved = self.solved_at(self._v(), start, accuracy)
-        state.minimizer, state.solves, state.solved_in = solved.w, state.solves + 1, committed
-        state.error = self._error(solved)
+        solved = self.solved_at(self._v(), model, accuracy)
+        state.solved_in, state.error = committed, self._error(solved)
         return self.reply(solved.iterations)
 
     def reply(self, iterations: int) -> Values:

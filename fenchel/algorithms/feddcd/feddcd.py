@@ -161,10 +161,10 @@ class DualAscent(Algorithm):
             check_solver(self.settings.solver, self.objective)
         except SettingsError as error:
             raise SettingsError(error.problem, key=f"algorithm.{error.key}") from None
-        convexity, unsmooth = strong_convexity(self.objective), smoothness(self.objective) == math.inf
+        convexity = strong_convexity(self.objective)
         if convexity is not None and convexity <= 0:
             self._check_convexity(0.0)
-        if unsmooth:
+        if smoothness(self.objective) == math.inf:
             self._check_smoothness(0.0)
 
     async def start(self) -> None:
@@ -295,7 +295,10 @@ class DualAscent(Algorithm):
             "iterations": int,
             **self.also_reported,
         }
-        return await cohort.reduce("minimize", returns=returns, weight="scale", dtype=np.float64, **values)
+        # Local solves of a neural network start from the average of the last round; those of a convex objective start
+        # from the client's last minimiser.
+        start: dict[str, Any] = {"model": self.model} if self.settings.uses_initial else {}
+        return await cohort.reduce("minimize", returns=returns, weight="scale", dtype=np.float64, **values, **start)
 
     def average(self, solved: Reduced) -> Vector:
         """Return the mean of the minimisers with weights 1 / lambda_i, shape (d,), in the dtype of the model.
@@ -374,11 +377,7 @@ class FedDCD(DualAscent):
     async def round(self, t: int) -> None:
         """Have I_t compute w_i = argmin f_i - <., y_i>, and set y_i -= eta (w_i - center) / lambda_i."""
         self.state.figures = {}
-        cohort = self.sample()
-        # Local solves of a neural network start from the average; those of a convex objective start from the client's
-        # last minimiser.
-        start = {"model": self.model} if self.settings.dual_step_size is not None else {}
-        solved = await self.minimisers(cohort, **start)
+        solved = await self.minimisers(self.sample())
         if self.is_alone(solved.cohort):
             return
         center = self.average(solved)
@@ -451,15 +450,15 @@ class DualAscentClient(ClientAlgorithm):
         exact: Vector = self.state.minimizer.astype(np.float64) - center
         return exact
 
-    def solved_at(self, dual: Vector, start: Vector, accuracy: float | None = None) -> Solved:
-        """Return argmin_w f_i(w) - <w, y>, where f_i includes the weight p_i.
+    def solved_at(self, dual: Vector, model: Vector | None, accuracy: float | None = None) -> Solved:
+        """Set w_i = argmin_w f_i(w) - <w, y>, where f_i includes the weight p_i, and return the result of the solver.
 
         Parameters
         ----------
         dual
             y, shape (d,).
-        start
-            Initial model of the solver, shape (d,).
+        model
+            Initial model of the solver, shape (d,): the server's average for networks. ``None``: the last minimiser.
         accuracy
             Required accuracy delta, for solvers whose stopping criterion is an accuracy.
         """
@@ -471,7 +470,10 @@ class DualAscentClient(ClientAlgorithm):
             exacting = exacting.within(_FIRST_ACCURACY)
         if accuracy is not None:
             exacting = exacting.within(accuracy)
-        return self._solved(dual, start, exacting)
+        state = self.state
+        solved = self._solved(dual, state.minimizer if model is None else model, exacting)
+        state.minimizer, state.solves = solved.w, state.solves + 1
+        return solved
 
     def _solved(self, dual: Vector, start: Vector, solver: Solver) -> Solved:
         problem = Tilted(self.objective, dual / self.state.weight)
@@ -504,15 +506,8 @@ class FedDCDClient(DualAscentClient):
 
     @answers("minimize")
     def minimize(self, model: Vector | None = None) -> Values:
-        """Solve w_i = argmin_w f_i(w) - <w, y_i>, where f_i includes p_i, and return :meth:`reply`.
-
-        The solver starts at ``model``, the server's average for networks, or else at the last minimiser.
-        """
-        state = self.state
-        start = state.minimizer if model is None else model
-        solved = self.solved_at(state.dual, start)
-        state.minimizer, state.solves = solved.w, state.solves + 1
-        return self.reply(solved.iterations)
+        """Solve w_i = argmin_w f_i(w) - <w, y_i>, where f_i includes p_i, and return :meth:`reply`."""
+        return self.reply(self.solved_at(self.state.dual, model).iterations)
 
     @answers("shift_dual")
     def shift_dual(self, center: Vector) -> None:

@@ -143,11 +143,6 @@ class Alignment(Arrangement):
         """Number N of samples with a holder."""
         return self.items
 
-    @property
-    def sample_holders(self) -> Indices:
-        """Number ``|B_n|`` of holders of each sample, in aligned order, shape (N,)."""
-        return self.item_holders
-
 
 def align(
     local_data: Mapping[str, HeldEntries], *, features: int, block: int, ragged: bool, random: np.random.Generator

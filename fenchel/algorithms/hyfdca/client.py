@@ -13,7 +13,6 @@ import math
 import numpy as np
 
 from fenchel.algorithms.client_half import answers
-from fenchel.algorithms.hyfdca.client_alignment import check_blocks
 from fenchel.algorithms.hyfdca.client_setup import HyFDCASetupClient
 from fenchel.algorithms.hyfdca.settings import LINE_STEPS, SampledBlock, line_count, sampled
 from fenchel.common.arrays import Indices, Vector
@@ -42,7 +41,6 @@ class HyFDCAClient(HyFDCASetupClient):
     @answers("inner_product")
     def inner_product(self, primal: Vector | Ciphertexts, blocks: Indices | None = None) -> Values:
         """Send enc(p), where p_{k,i} = x_{k,i}^T w_k (Algorithm 2)."""
-        blocks = check_blocks(blocks, len(self.state.sizes))
         w = self._primal(primal)
         p = (self._problem.features @ w)[self.state.order]
         return {"share": self._samples_in("score").seal(p, blocks)}
@@ -85,7 +83,7 @@ class HyFDCAClient(HyFDCASetupClient):
         self, dual: Vector | Ciphertexts, blocks: Indices | None = None, figures: Ciphertexts | None = None
     ) -> Values:
         """Set alpha_k <- alpha_0, and send what_k[m] = sum_i alpha_{k,i} x_{k,i,m} (steps 7 and 8, Algorithm 4)."""
-        state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
+        state = self.state
         state.dual = self._samples_in("dual").open(dual, blocks, others=state.dual)
         return {**self._contribution(state.dual), **self._revealed(figures)}
 
@@ -96,7 +94,7 @@ class HyFDCAClient(HyFDCASetupClient):
         self, change: Vector | Ciphertexts, blocks: Indices | None = None, figures: Ciphertexts | None = None
     ) -> Values:
         """Store the proposed change delta; send sum_i delta_i x_{k,i} and the terms of the line search."""
-        state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
+        state = self.state
         state.change = self._samples_in("dual").open(change, blocks)
         terms = self._line_terms() / state.samples
         shares = {"terms": self._figures(len(terms)).seal(terms)}
@@ -105,7 +103,7 @@ class HyFDCAClient(HyFDCASetupClient):
     @answers("curvature")
     def curvature(self, change: Ciphertexts) -> Values:
         """Send shares of w^T v and ||v||^2, where v = A delta, with an encrypted primal."""
-        v = self._features_in("primal").open(change) / self._scale
+        v = self._primal_features.open(change) / self._scale
         w, held_by = self.state.primal, self.state.feature_holders
         terms = np.array([np.sum(w * v / held_by), np.sum(v * v / held_by)])
         return {"terms": self._figures(_CURVATURE_TERMS).seal(terms)}
@@ -155,7 +153,7 @@ class HyFDCAClient(HyFDCASetupClient):
     def release(self, primal: Ciphertexts) -> Values:
         """Decrypt w on the client's features, which discloses the final model to the server."""
         w = np.empty(len(self.state.feature_order))
-        w[self.state.feature_order] = self._features_in("primal").open(primal) / self._scale
+        w[self.state.feature_order] = self._primal_features.open(primal) / self._scale
         return {"model": w}
 
     # Local computations
@@ -210,7 +208,7 @@ class HyFDCAClient(HyFDCASetupClient):
         what: Vector = features.T @ of_rows
         if not self.settings.protect_primal:
             return {"contribution": what}
-        return {"contribution": self._features_in("primal").seal(what[self.state.feature_order])}
+        return {"contribution": self._primal_features.seal(what[self.state.feature_order])}
 
     def _all_scores(
         self, scores: Vector | Ciphertexts | None, primal: Vector | Ciphertexts | None, blocks: Indices | None
@@ -230,7 +228,7 @@ class HyFDCAClient(HyFDCASetupClient):
         """Return w_k in the order of the client's columns; store an encrypted one in aligned order."""
         if isinstance(value, np.ndarray):
             return value
-        aligned = self._features_in("primal").open(value) / self._scale
+        aligned = self._primal_features.open(value) / self._scale
         self.state.primal = aligned
         w = np.empty(len(aligned))
         w[self.state.feature_order] = aligned

@@ -74,13 +74,10 @@ def check_slice(
         )
 
 
-def check_blocks(blocks: Indices | None, held: int) -> Indices | None:
-    """Return block numbers. Raise ``PayloadError`` unless they are strictly increasing and below ``held``."""
-    if blocks is None:
-        return None
+def check_blocks(blocks: Indices, held: int) -> None:
+    """Raise ``PayloadError`` unless block numbers are strictly increasing and below ``held``."""
     if blocks.ndim != 1 or (np.diff(blocks) <= 0).any() or (len(blocks) and (blocks[0] < 0 or blocks[-1] >= held)):
         raise _wrong(f"the block numbers in a request are not strictly increasing from 0 to at most {held - 1}")
-    return blocks
 
 
 def check_groups(groups: Indices, sizes: Indices, slots: int | None) -> None:

@@ -227,24 +227,24 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     # Encodings of vectors in messages
 
+    def _encoding(self, what: str, sizes: Indices) -> Clear:
+        """Return the encoding of values of one kind, in blocks of these sizes."""
+        if self._cipher is None:
+            return Clear(sizes)
+        return Encrypted(sizes, layout_of(self.state.layouts[what]), self._cipher, _RANGES[what])
+
     def _samples_in(self, what: str) -> Clear:
-        if self._cipher is None:
-            return Clear(self.state.sizes)
-        return Encrypted(self.state.sizes, layout_of(self.state.layouts[what]), self._cipher, _RANGES[what])
+        return self._encoding(what, self.state.sizes)
 
-    def _features_in(self, what: str) -> Clear:
-        assert self._cipher is not None, "the primal is encrypted only where everything is"
-        layout = layout_of(self.state.layouts[what])
-        return Encrypted(self.state.feature_sizes, layout, self._cipher, _RANGES[what])
+    @property
+    def _primal_features(self) -> Clear:
+        """Encoding of vectors over the client's features, for an encrypted primal."""
+        return self._encoding("primal", self.state.feature_sizes)
 
-    def _figures(self, count: int = 2) -> Clear:
+    def _figures(self, count: int) -> Clear:
         """Return the encoding of ``count`` numbers that are summed over clients."""
-        if self._cipher is None:
-            return Clear(np.array([count]))
-        layout = layout_of(self.state.layouts["figure"])
-        whole, rest = divmod(count, layout.slots)
-        sizes = np.array([layout.slots] * whole + ([rest] if rest else []))
-        return Encrypted(sizes, layout, self._cipher, _RANGES["figure"])
+        slots = count if self._cipher is None else layout_of(self.state.layouts["figure"]).slots
+        return self._encoding("figure", np.diff(np.append(np.arange(0, count, slots), count)))
 
     @cached_property
     def _cipher(self) -> Paillier | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fenchel.algorithms.hyfdca.client_alignment import check_blocks
 from fenchel.algorithms.hyfdca.settings import entries_of
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
@@ -38,11 +39,14 @@ class Clear:
 
         Raises
         ------
+        PayloadError
+            If the client has no such blocks.
         OutOfRangeError
             If an encrypted encoding cannot represent a value.
         """
         if blocks is None:
             return self._sent(values, self.sizes)
+        check_blocks(blocks, len(self.sizes))
         return self._sent(values[entries_of(self.sizes, blocks)], self.sizes[blocks])
 
     def open(self, value: Value, blocks: Indices | None = None, others: Vector | None = None) -> Vector:
@@ -53,12 +57,13 @@ class Clear:
         Raises
         ------
         PayloadError
-            If the value has another encoding, shape or layout.
+            If the value has another encoding, shape or layout, or the client has no such blocks.
         EncryptionError
             If decrypted numbers are out of range, or unused slots are not zero.
         """
         if blocks is None:
             return self._arrived(value, self.sizes)
+        check_blocks(blocks, len(self.sizes))
         opened = np.zeros(int(self.sizes.sum())) if others is None else others.copy()
         opened[entries_of(self.sizes, blocks)] = self._arrived(value, self.sizes[blocks])
         return opened

@@ -40,8 +40,6 @@ class DualRanges:
     ----------
     settings
         Section ``algorithm`` of the settings.
-    key_bits
-        Length of the public key; ``None`` without encryption.
     loss, l2
         Loss and regularisation of the objective.
     samples
@@ -59,7 +57,6 @@ class DualRanges:
     """
 
     settings: HyFDCASettings
-    key_bits: int | None
     loss: MarginLoss
     l2: float
     samples: int
@@ -79,7 +76,7 @@ class DualRanges:
             If ``algorithm.block`` exceeds the number of values that fit.
         """
         per_sample: tuple[Kind, ...] = ("score", "dual", "norm")
-        fits = min(self._fitted(kind).slots for kind in per_sample) if self.key_bits else _CLEAR_BLOCK
+        fits = min(self._fitted(kind).slots for kind in per_sample) if self.settings.key_bits else _CLEAR_BLOCK
         wanted, picks = self.settings.block, self.settings.picks
         if wanted is not None:
             if wanted > fits:
@@ -95,18 +92,18 @@ class DualRanges:
     @cached_property
     def layouts(self) -> dict[Kind, Layout]:
         """Layout of each kind of vector. All per-sample vectors have the same blocks."""
-        if self.key_bits is None:
+        if self.settings.key_bits is None:
             return dict.fromkeys(KINDS, Layout(2, 0, 1, 1))  # placeholder for runs without ciphertexts
         slots: dict[Kind, int] = {"score": self.block, "dual": self.block, "norm": self.block}
         return {kind: self._fitted(kind, slots.get(kind)) for kind in KINDS}
 
     def _fitted(self, kind: Kind, slots: int | None = None) -> Layout:
         largest, additions = self._bounds()[kind]
-        assert self.key_bits is not None
+        assert self.settings.key_bits is not None
         # The line search divides differences of sums, which near the optimum are as small as the duality gap.
         precision = self.settings.encryption.fraction_bits * (2 if kind == "figure" else 1)
         try:
-            return Layout.fit(self.key_bits, precision, largest, additions, slots)
+            return Layout.fit(self.settings.key_bits, precision, largest, additions, slots)
         except EncryptionError as error:
             from_scores = (
                 ". The range of scores follows from the longest row, objective.l2 and the largest dual variable; set "

@@ -77,7 +77,6 @@ class Hybrid:
         _, holders = np.unique(every.view(np.dtype((np.void, every.shape[1]))), return_counts=True)
         return DualRanges(
             self.settings,
-            self.settings.key_bits,
             self.loss,
             self.l2,
             samples=len(every),
@@ -119,7 +118,7 @@ class Hybrid:
     @property
     def shares_samples(self) -> bool:
         """True if any client holds only a part of a sample's features."""
-        return bool((self.alignment.sample_holders > 1).any())
+        return bool((self.alignment.item_holders > 1).any())
 
     # Vectors over samples and features
 

@@ -53,7 +53,7 @@ class HyFDCA(HyFDCASetup):
         changed = await self._change_dual(t, cohort, picked, scores, damps=not searches, monitors=monitors)
         changes = {client: reply["change"] for client, reply in changed.items()}  # step 5 of Algorithm 1
         known = monitors and len(changed) == len(cohort)
-        figures = self._sum(changed, "figures") if known else None
+        figures = self.hybrid.summed(changed.values_of("figures")) if known else None
         if self._searches_line:
             await self._search_line(changed.cohort, changes, picked, figures, searches=searches)
         else:
@@ -374,12 +374,9 @@ class HyFDCA(HyFDCASetup):
 
     # Sums over clients that the run may disclose to the server
 
-    def _sum(self, replies: Replies, name: str) -> Value:
-        return self.hybrid.summed(replies.values_of(name))
-
     async def _reveal(self, shares: Replies, name: str, count: int) -> Vector:
         """Have a client decrypt sums over all clients, and return them. The first client that answers is used."""
-        sums, cohort = self._sum(shares, name), shares.cohort
+        sums, cohort = self.hybrid.summed(shares.values_of(name)), shares.cohort
         if self.hybrid.key is None:
             return cast(Vector, sums)
         returns = {"figures": ArraySpec(np.float64, (count,))}

@@ -158,7 +158,8 @@ class HyFDCASetup(Algorithm):
         """Collect samples and features, align them, agree on layouts, and start from zero (steps S1 to S5)."""
         all_clients = self.fleet.all()
         clients = list(all_clients)
-        shards = {client: self._shard(client) for client in clients}
+        # a run begins when all clients have described their data
+        shards = {client: cast(pb.ShardDescription, self.fleet.members[client].shard) for client in clients}
         samples = {client: shard.samples for client, shard in shards.items()}
         features = {client: shard.features_held for client, shard in shards.items()}
         # Check memory before clients send pseudonyms. Only the pseudonyms of ragged data reveal its number of cells.
@@ -198,11 +199,6 @@ class HyFDCASetup(Algorithm):
         state.contributions = {client: self.hybrid.primals.own_zeros(client) for client in clients}
         if self.hybrid.shares_samples:
             state.scores = {client: self.hybrid.scores.own_zeros(client) for client in clients}
-
-    def _shard(self, client: str) -> pb.ShardDescription:
-        shard = self.fleet.members[client].shard
-        assert shard is not None, "a run begins when all clients have come"
-        return shard
 
     def _check_memory(self, what: str, held: Mapping[str, int], bytes_each: int) -> None:
         """Raise ``SettingsError`` if the alignment needs more memory than ``network.in_flight_bytes``."""
@@ -251,8 +247,8 @@ class HyFDCASetup(Algorithm):
         log.info(
             "aligned %d samples, held by %d to %d clients each, in %d groups and %d blocks",
             alignment.samples,
-            alignment.sample_holders.min(),
-            alignment.sample_holders.max(),
+            alignment.item_holders.min(),
+            alignment.item_holders.max(),
             len(alignment.groups),
             alignment.blocks,
         )

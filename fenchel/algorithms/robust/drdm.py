@@ -110,11 +110,7 @@ class DRDMSettings(SampledByWeightSettings):
 
     @model_validator(mode="after")
     def _steps_converge(self) -> Self:
-        if self.regularization is not None and self.step_size * self.regularization >= 2:
-            raise ValueError(
-                f"step_size {self.step_size:g} times regularization {self.regularization:g} is "
-                f"{self.step_size * self.regularization:g}, but local steps diverge from 2 on; lower one of them"
-            )
+        self.check_steps("regularization")
         return self
 
 
@@ -155,12 +151,11 @@ class DRDM(SampledByWeight):
                 self.settings.correction,
             )
 
-    def initial_state(self, model: Vector) -> State:
-        """Return the state with H = 0, as the clients begin with h_i = 0."""
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of :class:`State` with H = 0, as the clients begin with h_i = 0."""
         rows = len(self.fleet.members) if self.settings.correction == "lambda-table" else 0
-        return self.State(
-            **self.beginning(model), drift=np.zeros(model.shape), table=np.zeros((rows, model.size), model.dtype)
-        )
+        table = np.zeros((rows, model.size), model.dtype)
+        return super().beginning(model) | {"drift": np.zeros(model.shape), "table": table}
 
     def cautions(self, smoothness: Callable[[], float]) -> tuple[str, ...]:
         """Return a warning if mu is far below L, as lambda then moves too fast for the drifts."""
@@ -183,14 +178,10 @@ class DRDM(SampledByWeight):
             f"{fitting:.2g}",
         )
 
-    @property
-    def _unsmooth(self) -> bool:
-        """True if the objective has no known smoothness for any data."""
-        return smoothness(self.objective) == math.inf
-
     async def start(self) -> None:
         """Determine mu and gamma from the clients' data, if the settings do not give them."""
-        if self.settings.regularization is None and self.settings.correction != "none" and not self._unsmooth:
+        derives = self.settings.regularization is None and self.settings.correction != "none"
+        if derives and smoothness(self.objective) != math.inf:  # otherwise no client knows its L
             await self._fit_regularization()
         await super().start()
 

@@ -83,16 +83,11 @@ class ScaffPD(Robust):
         mean = np.zeros(x.shape)
         for client in cohort:
             mean += share[client] * cast(Vector, first[client]["gradient"])
-        step, counted = np.zeros(x.shape), 0.0
-
-        def take(client: str, reply: Values) -> None:
-            nonlocal step, counted
-            step += share[client] * cast(Vector, reply["change"])
-            counted += share[client]
-
-        answered = await cohort.visit("train", take, mean_gradient=mean.astype(x.dtype), returns={"change": x})
-        if counted > 0:
-            moved = x + self.settings.server_step_size / counted * step
+        steps, answered = await self.summed(
+            cohort, "train", share, mean_gradient=mean.astype(x.dtype), returns={"change": x}
+        )
+        if steps.weight > 0:
+            moved = x + self.settings.server_step_size / steps.weight * steps.sum("change")
             self.model = onto(self.settings.constraint, moved.astype(x.dtype))
         self.visited(answered)
 

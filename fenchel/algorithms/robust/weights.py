@@ -63,19 +63,13 @@ class Robust(FixedFleet):
         super().__init__(context)
         self.objective = context.objective
 
-    def initial_state(self, model: Vector) -> Any:
-        """Return lambda_i = 1/N."""
-        return self.State(**self.beginning(model))
-
     def beginning(self, model: Vector) -> dict[str, Any]:
-        """Return the fields of :class:`State` before the first round."""
+        """Return the fields of :class:`State` before the first round, with lambda_i = 1/N."""
         clients = len(self.fleet.members)
-        return {
-            "model": onto(self.settings.constraint, model),
+        return super().beginning(onto(self.settings.constraint, model)) | {
             "weights": np.full(clients, 1 / clients),
             "losses": np.full(clients, np.nan),
             "unvisited": np.zeros(clients, np.int64),
-            "lost": np.zeros(clients, np.bool_),
         }
 
     def places(self, clients: Iterable[str]) -> NDArray[np.int64]:

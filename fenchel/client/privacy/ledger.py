@@ -18,7 +18,7 @@ from typing import Any
 from fenchel.client.count_file import counted, write_count
 from fenchel.client.privacy.budget import Budget
 from fenchel.client.privacy.ledger_file import LedgerFile, writing_ledger
-from fenchel.common.accounting.accountant import Accountant, Release
+from fenchel.common.accounting.accountant import Release
 from fenchel.common.errors import CheckpointError
 
 LEDGER = "privacy.ledger"
@@ -47,16 +47,11 @@ class Ledger:
         ``None`` keeps the ledger in memory.
     owner
         Client id. The ledger of another client is rejected.
-    cap
-        Largest epsilon of all uploads together; ``None`` for no limit.
-    delta
-        Delta of the differential privacy.
-    accountant
-        Accountant that computes epsilon.
-    at_least
-        Number of uploads of this run in the policy's ledger. A ledger with fewer is rejected as lost or outdated.
+    budget
+        Budget of the run, without uploads; ``None`` for no limit.
     policy
-        Ledger over all runs, to which every charge is added as well.
+        Ledger over all runs, to which every charge is added as well. A file with fewer uploads of the run is rejected
+        as lost or outdated.
     count
         File with the number of uploads, as a check when the ledger is opened again. It is not synced to disk, as a
         number that is too small is harmless.
@@ -67,22 +62,19 @@ class Ledger:
         path: Path | None,
         owner: str,
         *,
-        cap: float | None = None,
-        delta: float = 1e-5,
-        accountant: Accountant | None = None,
-        at_least: int = 0,
+        budget: Budget | None = None,
         policy: PolicyLedger | None = None,
         count: Path | None = None,
     ) -> None:
         self._owner = owner
         self._counter = count
-        self._budget = Budget(cap, delta, accountant or Accountant())
+        self._budget = budget or Budget()
         self._policy = policy
         self.charges: dict[str, tuple[Any, Release]] = {}  # round and release of each payload, by its digest
         self._marks: dict[str, int] = {}  # length of each policy's ledger, by its path
         header = {"kind": _KIND, "version": _VERSION, "owner": owner}
         self._file = LedgerFile(path, header, (1, _VERSION), self._take)
-        at_least = max(at_least, counted(count))
+        at_least = max(counted(count), 0 if path is None or policy is None else policy.uploads_of_this_run)
         if self.uploads < at_least:
             raise _lowered(owner if path is None else str(path), self.uploads, at_least)
 

@@ -178,7 +178,12 @@ class LedgerFile:
 
     def _take(self, path: Path, line: bytes) -> None:
         number = self._lines + 1
-        entry = _entry(path, number, line)
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            raise _damaged(path, number, "it is not JSON") from None
+        if not isinstance(entry, dict):
+            raise _damaged(path, number, "it is not a JSON object")
         chain = entry.pop("chain", None)
         if number == 1:
             self._check_header(path, entry)
@@ -233,16 +238,6 @@ def _chained(chain: str, entry: Mapping[str, Any]) -> str:
 
 def _line(entry: Mapping[str, Any], chain: str) -> bytes:
     return json.dumps({**entry, "chain": chain}).encode() + b"\n"
-
-
-def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        raise _damaged(path, number, "it is not JSON") from None
-    if not isinstance(entry, dict):
-        raise _damaged(path, number, "it is not a JSON object")
-    return entry
 
 
 def _damaged(path: Path, number: int, why: str) -> CheckpointError:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from fenchel.common.accounting.public_facts import Support
 from fenchel.common.crypto.public_key import SAFE_BITS
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.privacy import DifferentialPrivacy, Mechanism
-from fenchel.common.settings.section import Section, settings_error, yaml_value
+from fenchel.common.settings.reading import read_mapping, validated
+from fenchel.common.settings.section import Section
 
 
 class Policy(Section):
@@ -56,11 +56,6 @@ class Policy(Section):
         None,
         description="least number of dual coordinates that a round may update, and that a contribution may depend on",
     )
-
-    @property
-    def wants_noise(self) -> bool:
-        """True if the policy requires noise, as all policies do except those that require only encryption."""
-        return not self._wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
 
     @property
     def _wants_encryption(self) -> str:
@@ -121,7 +116,8 @@ class Policy(Section):
         SettingsError
             If the policy requires noise.
         """
-        if self.wants_noise:
+        only_encryption = self._wants_encryption and self.model_fields_set <= _OF_ENCRYPTION
+        if not only_encryption:
             _refuse(client, ["sends uploads without differential privacy, but the policy requires it"])
 
     def check_privacy(self, client: str, asked: DifferentialPrivacy, noise_multiplier: float, support: Support) -> None:
@@ -185,25 +181,7 @@ def load_policy(path: Path) -> Policy:
 
     A relative path of the policy's ledger is resolved from the folder of the file.
     """
-    try:
-        values: Any = yaml_value(path.read_text())
-    except OSError as error:
-        raise SettingsError(
-            f"the privacy policy cannot be read ({error.strerror}); check the path and its permissions",
-            source=path,
-            key="--privacy-policy",
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the privacy policy is not valid YAML: {error}", source=path) from None
-    if not isinstance(values, dict):
-        raise SettingsError(
-            f"the privacy policy is of type {type(values).__name__}; expected a mapping such as {{maximum_epsilon: 5}}",
-            source=path,
-        )
-    try:
-        policy = Policy.model_validate(values)
-    except ValidationError as error:
-        raise settings_error(error, values, str(path)) from None
+    policy = validated(Policy, read_mapping(path), str(path))
     if policy.ledger is None:
         return policy
     return policy.model_copy(update={"ledger": path.parent / policy.ledger.expanduser()})

@@ -18,7 +18,7 @@ from fenchel.common.accounting.accountant import Accountant, Release
 from fenchel.common.accounting.grid import GridNoise
 from fenchel.common.accounting.public_facts import PrivacyFacts
 from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
-from fenchel.common.arrays import Matrix, Vector, is_sparse
+from fenchel.common.arrays import Matrix, Vector, is_sparse, squared_norms
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import CheckpointError, PrivacyBudgetError, SettingsError
 from fenchel.common.objectives.objective import Objective
@@ -201,28 +201,20 @@ def protection_of(
         policy.check_privacy(client, privacy, release.noise_multiplier, facts.support)
     # the mechanism of the paper has its own formula for the budget
     limit = privacy.budget if privacy.mechanism != "paper" else None
+    budget = Budget(limit, privacy.delta, Accountant(privacy.accountant))
     _check_ledger(folder)
     if policy is not None:
-        _check_first(
-            client,
-            Budget(policy.maximum_epsilon, policy.delta),
-            release,
-            "its policy (maximum_epsilon)",
-            "raise the limit of the policy",
-        )
+        first = Budget(policy.maximum_epsilon, policy.delta)
+        _check_first(client, first, release, "its policy (maximum_epsilon)", "raise the limit of the policy")
     of_all_runs = _policy_ledger(client, policy, account)
     ledger = Ledger(
         None if folder is None else folder / LEDGER,
         client,
-        cap=limit,
-        delta=privacy.delta,
-        accountant=Accountant(privacy.accountant),
-        at_least=0 if folder is None or of_all_runs is None else of_all_runs.uploads_of_this_run,
+        budget=budget,
         policy=of_all_runs,
         count=None if folder is None else folder / COUNT,
     )
     if not ledger.uploads:
-        budget = Budget(limit, privacy.delta, Accountant(privacy.accountant))
         _check_first(client, budget, release, "the run (differential_privacy.budget)", "a larger budget")
         if of_all_runs is not None:
             of_all_runs.check(release)
@@ -300,6 +292,6 @@ def bounded(shard: Shard, norm: float | None) -> Shard:
 def _row_norms(features: Matrix) -> Vector:
     wide = features.astype(np.float64, copy=False)  # squares of float32 overflow above 1e19 and underflow below 1e-23
     if is_sparse(wide):
-        norms: Vector = np.sqrt(np.asarray(wide.multiply(wide).sum(axis=1), np.float64).ravel())
+        norms: Vector = np.sqrt(squared_norms(wide))
         return norms
     return np.asarray(np.linalg.norm(wide, axis=1))

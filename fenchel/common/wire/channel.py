@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import grpc
+
+from fenchel.common.tls.credentials import Credentials
 from fenchel.common.wire.frames import FRAME_BYTES
 
 CLIENT_KEY = "fenchel-client-bin"
@@ -15,7 +18,31 @@ INSTANCE_KEY = "fenchel-instance-bin"
 TRACE_KEY = "traceparent"
 """Metadata key of a client stream's trace context (W3C Trace Context). It is absent without tracing."""
 
+KEEPALIVE = 20.0
+"""Keepalive interval in seconds until a client has the settings of the run."""
+
+# Texts by which gRPC reports a failed TLS handshake: every failure to connect has the status UNAVAILABLE.
+_HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "Tls handshake failed", "verification check failed")
+_PLAIN_SIGN = "WRONG_VERSION_NUMBER"
+
 Options = Sequence[tuple[str, int]]
+
+
+def open_channel(server: str, credentials: Credentials | None, keepalive: float = KEEPALIVE) -> grpc.aio.Channel:
+    """Return a new channel of a client to the server, without TLS if ``credentials`` is ``None``."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(server, options=options(keepalive))
+    return grpc.aio.secure_channel(server, credentials.for_channel(), options=options(keepalive))
+
+
+def handshake_failed(details: str) -> bool:
+    """Return whether the details of an error report that one side did not accept the other's certificate."""
+    return any(sign in details for sign in _HANDSHAKE_SIGNS)
+
+
+def lacks_tls(details: str) -> bool:
+    """Return whether the details of an error report that the server does not use TLS, but the client does."""
+    return _PLAIN_SIGN in details
 
 
 def options(keepalive: float) -> Options:

@@ -95,11 +95,12 @@ def _problems(error: FenchelError, settings: Path) -> list[dict[str, object]]:
 
 def algorithms(as_json: JsonOption = False) -> None:
     """List the algorithms and their settings."""
-    from fenchel.algorithms.registry import builtin
+    from fenchel.algorithms.registry import server_half
+    from fenchel.common.settings.registry import builtin_settings
 
     found: dict[str, dict[str, Any]] = {}
-    for name, half in builtin().items():
-        settings = half.Settings
+    for name, settings in builtin_settings().items():
+        half = server_half(name)
         found[name] = {
             "summary": (introspection.getdoc(half) or "").splitlines()[0],
             "source": (introspection.getdoc(introspection.getmodule(half)) or "").split("\n\n")[1:2],

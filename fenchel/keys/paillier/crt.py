@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import gmpy2
 from gmpy2 import mpz
@@ -29,24 +28,12 @@ from fenchel.common.crypto.public_key import Backend, PublicKey
 from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.crypto.residues.interface import Residues
 from fenchel.common.slots import joint
+from fenchel.keys.paillier.gmp import GmpArithmetic
+from fenchel.keys.paillier.ifma import IfmaArithmetic
 from fenchel.keys.paillier.key import PrivateKey
 
 _FEW = 32  # fewer numbers are computed together with those of other clients of the process, in fuller groups
 _SHARE = 8  # smallest number of values per thread, two groups of the four that the backend ifma computes at once
-
-
-class CrtArithmetic(Protocol):
-    """Interface for powers on a backend, for any number of threads. Results are a list modulo p² and one modulo q²."""
-
-    @property
-    def table_bytes(self) -> int:
-        """Memory of the tables' numbers in bytes, without Python's overhead; 0 without tables."""
-
-    def powers(self, numbers: list[mpz]) -> list[list[mpz]]:
-        """Return x^(p-1) modulo p² and x^(q-1) modulo q² for numbers in ``0 .. n^2 - 1``."""
-
-    def random_residues(self, count: int) -> list[list[mpz]]:
-        """Return fresh n-th residues modulo p² and modulo q², uniformly random."""
 
 
 class CrtOwner:
@@ -64,7 +51,7 @@ class CrtOwner:
         Powers modulo p² and q² for this key, computed by the backend.
     """
 
-    def __init__(self, key: PrivateKey, backend: Backend, arithmetic: CrtArithmetic) -> None:
+    def __init__(self, key: PrivateKey, backend: Backend, arithmetic: GmpArithmetic | IfmaArithmetic) -> None:
         self.key = key
         self.public = PublicKey(key.public.n, backend)
         self.arithmetic = arithmetic

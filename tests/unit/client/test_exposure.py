@@ -128,12 +128,13 @@ def test_a_session_refuses_a_run_whose_clients_evaluate_where_the_policy_wants_e
 
 
 def test_a_policy_of_encryption_wants_no_noise_and_any_other_does() -> None:
-    assert not Policy(encryption="required").wants_noise
-    assert not Policy(protect_primal=True, least_picks=10).wants_noise
-    assert Policy().wants_noise
-    assert Policy(least_picks=10).wants_noise, "that alone encrypts nothing"
-    assert Policy(encryption="required", maximum_epsilon=1.0).wants_noise
-    assert Policy(ledger=Path("ledger")).wants_noise
+    Policy(encryption="required").check_without_privacy("north")
+    Policy(protect_primal=True, least_picks=10).check_without_privacy("north")
+    alone = Policy(least_picks=10)  # encrypts nothing by itself
+    both = Policy(encryption="required", maximum_epsilon=1.0)
+    for policy in (Policy(), alone, both, Policy(ledger=Path("ledger"))):
+        with raises(SettingsError):
+            policy.check_without_privacy("north")
 
 
 def test_a_ledger_is_found_beside_the_policy_that_names_it(tmp_path: Path) -> None:

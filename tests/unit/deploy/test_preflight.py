@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from fenchel.algorithms.client_half import ClientAlgorithm
-from fenchel.algorithms.registry import builtin
+from fenchel.algorithms.registry import server_half
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.settings.algorithm import AlgorithmSettings
+from fenchel.common.settings.registry import builtin_settings
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.settings.tuning import load_tuning
 from fenchel.deploy.cli.inspect import check
@@ -122,7 +123,7 @@ REFUSED: dict[str, tuple[str, Values]] = {
 
 
 def test_every_algorithm_that_checks_its_data_has_a_case() -> None:
-    checking = {name for name, half in builtin().items() if half.check is not Algorithm.check}
+    checking = {name for name in builtin_settings() if server_half(name).check is not Algorithm.check}
     assert checking <= {values["algorithm"]["name"] for _, values in REFUSED.values()}
 
 
@@ -171,7 +172,7 @@ def test_data_that_cannot_be_used_are_refused_before_a_process_starts(
         up(file, runs=tmp_path / "runs")
 
 
-@pytest.mark.parametrize("name", sorted(builtin()))
+@pytest.mark.parametrize("name", sorted(builtin_settings()))
 def test_settings_that_work_pass(name: str) -> None:
     auc = name in ("codasca", "coda-plus", "coda", "npa")
     settings = validate(of(name, **({"objective": _BINARY} if auc else {})))

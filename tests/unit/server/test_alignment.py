@@ -152,7 +152,7 @@ def test_ragged_data_may_have_samples_and_features_in_common(data: st.DataObject
     found = align(local_data, features=12, block=5, ragged=True, random=np.random.default_rng(1))
     check_arrangement(found, {c: [row.tobytes() for row in h.samples] for c, h in local_data.items()}, 5)
     expected = [len(set(row)) for row in owner]
-    assert sorted(found.sample_holders) == sorted(expected)
+    assert sorted(found.item_holders) == sorted(expected)
 
 
 @pytest.mark.parametrize("sample_groups", [1, 3])
@@ -271,7 +271,7 @@ def test_pseudonyms_that_differ_in_one_byte_are_different_samples() -> None:
     one[np.arange(32), np.arange(32)] ^= 1
     found = aligned({"a": HeldEntries(one, np.array([0])), "b": HeldEntries(one[::-1].copy(), np.array([1]))}, 2)
     assert found.samples == 33
-    assert (found.sample_holders == 2).all()
+    assert (found.item_holders == 2).all()
 
 
 def cells_of(*numbers: int) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ LOSSES = [Hinge(), SmoothedHinge(1.0), SmoothedHinge(20.0), SquaredHinge(), Squa
 def ranges(loss: MarginLoss, l2: float, target: float, **settings: object) -> DualRanges:
     encryption = Encryption(largest_dual=8.0)
     chosen = HyFDCASettings.model_validate({"encryption": encryption, **settings})
-    return DualRanges(chosen, 3072, loss, l2, samples=50, clients=3, holders=2, longest_part=0.5, largest_target=target)
+    return DualRanges(chosen, loss, l2, samples=50, clients=3, holders=2, longest_part=0.5, largest_target=target)
 
 
 @given(st.data())
