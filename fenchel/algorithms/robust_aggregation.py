@@ -93,7 +93,7 @@ class RobustAggregationSettings(LocalTrainingSettings):
         """Raise ``ValueError`` if a round with this number of clients has too few for the rule."""
         if clients < self.least:
             raise ValueError(
-                f"{self.rule} with algorithm.faulty: {self.faulty} needs {self.least} clients a round, and there are "
+                f"{self.rule} with algorithm.faulty: {self.faulty} needs {self.least} clients a round, but has "
                 f"{clients}; sample more clients, or lower algorithm.faulty"
             )
 
@@ -117,7 +117,9 @@ class RobustAggregation(Algorithm):
         try:
             self.settings.check_clients(cohort)
         except ValueError as error:
-            raise SettingsError(f"{sampler.kind} given, but {error}", key="participation.sampler") from None
+            raise SettingsError(
+                f"{sampler.kind} draws {cohort} of {clients} clients, but {error}", key="participation.sampler"
+            ) from None
 
     async def round(self, t: int) -> None:
         """Draw S_t; w_{t+1} = R(ClientUpdate(k, w_t), k in S_t), where R is the rule.

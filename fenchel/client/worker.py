@@ -77,7 +77,7 @@ class Worker:
     _inbox: deque[_Instruction] = field(default_factory=deque)
     _buffer_pool: BufferPool = field(default_factory=BufferPool)
     _welcomed_ns: int = 0
-    _latest: int = 0  # sequence number of the instruction whose handling began last
+    _latest: int | None = None  # sequence number of the instruction whose handling began last
     # decaying maximum of the handling time in nanoseconds, by phase
     _longest_ns: dict[str, float] = field(default_factory=dict)
     _taken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,7 +85,7 @@ class Worker:
     @property
     def has_begun(self) -> bool:
         """True once the handling of an instruction has begun."""
-        return self._latest > 0
+        return self._latest is not None
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
         """Handle the instructions of a stream. Return the server's farewell, or ``None`` if the stream breaks.

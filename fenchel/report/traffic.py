@@ -55,7 +55,7 @@ def totals(metrics: pa.Table) -> dict[str, float]:
     Socket bytes are nan if any round lacks them, because a total that lacks rounds would be misleading.
     """
     return {
-        f"{layer}_{way}": float(values.sum() if layer == "socket" else np.nansum(values)) if values.size else math.nan
+        f"{layer}_{way}": float(np.nansum(values) if layer != "socket" else values.sum() if values.size else math.nan)
         for layer, ways in by_layer(metrics).items()
         for way, values in ways.items()
     }

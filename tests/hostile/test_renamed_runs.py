@@ -331,6 +331,7 @@ class Renaming(Impostor):
 
     replies: list[pb.Reply] = field(default_factory=list)
     asks: bool = True
+    sequence: int = 1
 
     async def _join(self, request: pb.JoinRequest, context: object) -> pb.JoinReply:
         self.run = f"run-{len(self.joined)}"
@@ -343,7 +344,7 @@ class Renaming(Impostor):
             if len(self.joined) == 3:
                 await context.write(next(frames(pb.Farewell(completed=True))))
             return
-        head = pb.Instruction(sequence=1, phase="train", round=1, kind=pb.ASK)
+        head = pb.Instruction(sequence=self.sequence, phase="train", round=1, kind=pb.ASK)
         for frame in frames(head, Body(encode({"model": np.zeros(FEATURES)}))):
             await context.write(frame)
         reply = parse(await context.read()).head
@@ -379,9 +380,11 @@ def server(certificates: Path) -> Renaming:
     return Renaming(Credentials.load(certificates / "server"), json.dumps(SETTINGS))
 
 
+@pytest.mark.parametrize("sequence", [1, 0])
 async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_other(
-    server: Renaming, data: Path, certificates: Path, tmp_path: Path
+    server: Renaming, data: Path, certificates: Path, tmp_path: Path, sequence: int
 ) -> None:
+    server.sequence = sequence
     with raises(AnotherRunError) as caught:
         await server.attack(data, certificates / "north", tmp_path / "state")
     assert (caught.value.joined, caught.value.shown) == ("run-0", "run-1")

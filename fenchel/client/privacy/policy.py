@@ -181,7 +181,12 @@ def load_policy(path: Path) -> Policy:
 
     A relative path of the policy's ledger is resolved from the folder of the file.
     """
-    policy = validated(Policy, read_mapping(path), str(path))
+    try:
+        values = read_mapping(path)
+    except SettingsError as error:
+        error.key = "--privacy-policy"
+        raise
+    policy = validated(Policy, values, str(path))
     if policy.ledger is None:
         return policy
     return policy.model_copy(update={"ledger": path.parent / policy.ledger.expanduser()})

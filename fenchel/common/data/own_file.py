@@ -131,18 +131,24 @@ def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: 
     part, names = dataset.train, dataset.columns
     if columns is None:
         return part, np.arange(dataset.features), dataset.features
-    if isinstance(columns, int) != (names is None):
-        given, found = ("names", "none") if names is None else ("a number", "names")
+    if isinstance(columns, int):
+        if names is not None:
+            raise DataError(
+                f"the number {columns} given, but the columns of this file have names; list the names of all features "
+                "of the run",
+                source=where,
+                key="data.columns",
+            )
+        return *_numbered_columns(part, columns, where), columns
+    if names is None:
         raise DataError(
-            f"{given} given, but the columns of this file have {found}; for CSV and Parquet files list the names of "
-            "all features of the run, and for files without column names give their number",
+            f"{len(columns)} names given, but files of this format have no column names; give the number of "
+            "features, or use CSV or Parquet files",
             source=where,
             key="data.columns",
         )
-    if isinstance(columns, int):
-        return *_numbered_columns(part, columns, where), columns
     place = {name: position for position, name in enumerate(columns)}
-    unknown = [name for name in names or () if name not in place]
+    unknown = [name for name in names if name not in place]
     if unknown:
         raise DataError(
             f"the file has columns that data.columns does not list: {listed(unknown)} (listed: {listed(columns)}). "
@@ -151,7 +157,7 @@ def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: 
             source=where,
             key="data.columns",
         )
-    positions = np.array([place[name] for name in names or ()])
+    positions = np.array([place[name] for name in names])
     order = np.argsort(positions)
     return Samples(part.features[:, order], part.labels), positions[order], len(columns)
 

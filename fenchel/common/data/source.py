@@ -343,7 +343,8 @@ class DataSource:
             stored = self._extracted(samples).take(positions)
         assert self.preparation.steps is not None
         features = scaling.apply(self.preparation.steps, stored, dtype, self.settings.bias)
-        return Shard(features, samples.labels[positions], self.problem.classes, self.problem.features, positions)
+        labels = samples.labels if rows is None else samples.labels[rows]
+        return Shard(features, labels, self.problem.classes, self.problem.features, positions)
 
     def _extracted(self, samples: Samples) -> Extracted:
         """Return the cached features of the training samples or of the test set, or raise a ``DataError``."""

@@ -234,7 +234,9 @@ def _meant(whole: str, place: tuple[int | str, ...], values: Mapping[str, Any]) 
     known = set[str]()
     for each in _descendants(Section):
         kinds = {key: get_args(field.annotation) for key, field in each.model_fields.items() if key in ("name", "kind")}
-        if isinstance(section, Mapping) and all(section.get(key) in kind for key, kind in kinds.items() if kind):
+        if isinstance(section, Mapping) and all(
+            section.get(key) in kind for key, kind in kinds.items() if kind or key == "kind"
+        ):
             known |= each.model_fields.keys()
     if wrong in known:
         return ""  # the key is spelt correctly, but stands in the wrong section

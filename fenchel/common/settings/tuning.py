@@ -165,7 +165,7 @@ class TuningSettings(Section):
                 f"pruning needs one objective, given {len(self.objectives)}: leave pruning out, or give one"
             )
         if "name" in self.parameters:
-            raise ValueError("parameters: name cannot vary, as each trial is named after its number; leave it out")
+            raise ValueError("parameters.name: each trial is named after its number; leave it out")
         return self
 
     def to_yaml(self) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import grpc
-
-from fenchel.common.tls.credentials import Credentials
 from fenchel.common.wire.frames import FRAME_BYTES
+
+if TYPE_CHECKING:
+    import grpc
+
+    from fenchel.common.tls.credentials import Credentials
 
 CLIENT_KEY = "fenchel-client-bin"
 """Metadata key of the client's id in UTF-8. With TLS the id must equal the common name of the certificate."""
@@ -30,6 +33,8 @@ Options = Sequence[tuple[str, int]]
 
 def open_channel(server: str, credentials: Credentials | None, keepalive: float = KEEPALIVE) -> grpc.aio.Channel:
     """Return a new channel of a client to the server, without TLS if ``credentials`` is ``None``."""
+    import grpc  # late import, because reports need only the options
+
     if credentials is None:
         return grpc.aio.insecure_channel(server, options=options(keepalive))
     return grpc.aio.secure_channel(server, credentials.for_channel(), options=options(keepalive))

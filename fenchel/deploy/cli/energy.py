@@ -139,6 +139,12 @@ def _devices(words: Sequence[str]) -> Devices:
     values: dict[str, Any] = {}
     for word in words:
         key, separator, text = word.partition("=")
+        if not separator and not Path(word).exists():
+            raise SettingsError(
+                f"{word!r} is neither a file nor KEY=VALUE; give an assignment such as transmit_power=0.2, or the path "
+                "of a YAML file",
+                key="--device",
+            )
         try:
             values |= {key: yaml_value(text)} if separator else read_mapping(Path(word))
         except yaml.YAMLError:

@@ -46,12 +46,12 @@ def solve(
     from fenchel.deploy.launch.data import ensure
     from fenchel.report.render.output import output_at
 
+    chosen = load_shared(settings, overrides or ())
     if output is not None:
         if output.is_dir():
             raise SettingsError("the path is a folder; give a file in it", source=output, key="--output")
         with output_at(output):  # make the folder now, as a solution may take long
             pass
-    chosen = load_shared(settings, overrides or ())
     loss, l2 = margin_loss(chosen.objective), chosen.objective.l2
     console = Console(stderr=as_json, highlight=False)
     ensure(chosen.data, console)

@@ -86,9 +86,8 @@ class FleetData:
         self._check_sound(member, shard)
         if self._members.get(member.name) is member and member.shard is not None:
             _check_unchanged(member.name, member.shard, shard)
-        if (
-            self._source is not None
-        ):  # a server with the data set compares shapes with it rather than with other clients
+        if self._source is not None:
+            # compare with the data set rather than with other clients
             where = "the server's copy of the data set"
             _check_equal(member.name, shard, where, self._source.problem, "use the same data set on both machines")
             return

@@ -72,5 +72,5 @@ def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) -> 
 
 
 def test_a_policy_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with raises(SettingsError, source=tmp_path / "none.yaml"):
+    with raises(SettingsError, source=tmp_path / "none.yaml", key="--privacy-policy"):
         load_policy(tmp_path / "none.yaml")

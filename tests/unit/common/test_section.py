@@ -121,6 +121,13 @@ def test_what_is_shown_of_a_value_takes_no_longer_for_a_large_one(depth: int, tm
     assert all(len(line) < 250 for line in str(refusal.value).splitlines())
 
 
+def test_no_key_is_suggested_that_the_section_lacks() -> None:
+    with raises(SettingsError) as refusal:
+        load(Path("quickstart"), ["algorithm.upperr=1", "algorithm.kin=box"])
+    assert "upper?" not in str(refusal.value)
+    assert "kind?" not in str(refusal.value)
+
+
 @pytest.mark.parametrize(
     ("override", "key"),
     [

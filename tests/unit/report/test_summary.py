@@ -36,6 +36,12 @@ def test_what_crossed_the_sockets_is_known_where_every_round_knows_it(
     assert math.isnan(traffic["socket_up"])
 
 
+def test_a_run_without_a_round_has_no_traffic(finished: Run) -> None:
+    traffic = totals(finished.metrics_table.slice(0, 0))
+    assert [traffic[f"{layer}_{way}"] for layer in ("payload", "wire") for way in ("down", "up")] == [0.0] * 4
+    assert math.isnan(traffic["socket_up"])
+
+
 def test_the_network_is_serialisation_and_propagation(finished: Run) -> None:
     serialisation, propagation = summary.network_split(finished.metrics_table)
     network = summary.time_split(finished.metrics_table)["network"]
