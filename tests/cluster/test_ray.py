@@ -106,7 +106,7 @@ def test_clients_without_state_need_no_shared_storage_and_end_with_their_command
     process.kill()
     wait_calmly(lambda: not clients_of(str(temporary)), "the end of all clients")
     wait_calmly(lambda: not temporary.exists(), "the end of their folder")
-    wait_calmly(lambda: not list(own.iterdir()), "the end of the driver's folder")
+    wait_calmly(lambda: not list(own.glob("fenchel-*")), "the end of the driver's folder")
 
 
 def test_clients_with_state_need_shared_storage(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ LOOKING = 60.0
 """Timeout for a survey of all nodes in seconds, which includes the start of a Python process on each node."""
 
 _CLEANING = 15.0  # timeout for removing the temporary folder on all nodes, in seconds
+_DISCONNECTING = 15.0  # timeout for disconnecting from the cluster, in seconds
 
 
 class RemoteProcess:
@@ -266,13 +267,18 @@ def main() -> None:
     except Exception as error:  # for example, no cluster, another version of Ray or Python, or a full node
         found = {"problem": f"{type(error).__name__}: {error}"}
     # Create the socket's folder only now, because a driver that is killed during the connection would leave it behind.
-    with tempfile.TemporaryDirectory(prefix="fenchel-") as folder, socket.socket(socket.AF_UNIX) as server:
-        server.bind(path := f"{folder}/ray")
-        server.listen(128)
-        print(json.dumps({"socket": path, **found}), flush=True)  # noqa: T201
-        threading.Thread(target=driver.accept, args=(server,), daemon=True).start()
-        temporary = sys.stdin.readline().strip()
-        sys.stdin.read()
+    with socket.socket(socket.AF_UNIX) as server:
+        with tempfile.TemporaryDirectory(prefix="fenchel-") as folder:
+            server.bind(path := f"{folder}/ray")
+            server.listen(128)
+            print(json.dumps({"socket": path, **found}), flush=True)  # noqa: T201
+            threading.Thread(target=driver.accept, args=(server,), daemon=True).start()
+            temporary = sys.stdin.readline().strip()
+            sys.stdin.read()
+        # Outside the folder, as Ray may hang or end the process. If the command was killed, nothing else ends a driver.
+        watchdog = threading.Timer(_GRACE + _CLEANING + _DISCONNECTING, os._exit, (1,))
+        watchdog.daemon = True
+        watchdog.start()
         driver.end(temporary)
     os._exit(0)  # exit at once, because threads may be blocked in calls that never return
 
