@@ -1,4 +1,4 @@
-"""How late joiners enter a run, and what is said when it ends."""
+"""Late joiners of a run, and the messages at its end."""
 
 from __future__ import annotations
 

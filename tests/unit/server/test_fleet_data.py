@@ -1,6 +1,6 @@
-"""Whose data fit a run.
+"""Checks that the data of a run's clients fit each other.
 
-What a named data set is like the server knows itself; names of classes and columns reach no other client.
+The server knows the shape of a named data set itself. Names of classes and columns reach no other client.
 """
 
 from __future__ import annotations
