@@ -6,7 +6,8 @@ the same for numbers and for ciphertexts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -66,68 +67,58 @@ class Vectors:
             return numbers
         return self._ciphers(vector).take(places).to_wire()
 
-    def total(self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None) -> Stored:
-        """Return the sum of the shares of all clients.
-
-        Each share has all entries of its client. With ``blocks``, only these blocks of each client are added, and the
-        other entries are zero.
-
-        Raises
-        ------
-        EncryptionError
-            If the sum may overflow the slots of ciphertexts.
-        """
+    def total(self, shares: Mapping[str, Stored]) -> Stored:
+        """Return the sum of the shares of clients, each with all entries of its client; raise the errors of ``add``."""
         total = self.zeros()
         for client in sorted(shares):
-            share, some = shares[client], None if blocks is None else blocks[client]
-            if some is not None and self.cipher is None:
-                share = _numbers(share)[entries_of(self.arrangement.slices[client].sizes, some)]
-            elif some is not None:
-                share = self._ciphers(share).take(some)
-            self._add(total, self._places(client, some), share)
+            self.add(total, client, shares[client])
         return total
 
-    def added(
-        self, vector: Stored, shares: Mapping[str, Value], blocks: Mapping[str, Indices | None] | None = None
-    ) -> Stored:
-        """Return a new vector with the clients' shares added. A share has only the entries in its client's ``blocks``.
-
-        ``vector`` counts as a single value in the range of its slots (``CipherVector.settled``), so that the number of
-        additions does not grow from round to round.
-
-        Raises
-        ------
-        EncryptionError
-            If the sum may overflow the slots of ciphertexts.
-        """
-        total = self._copied(vector)
-        for client in sorted(shares):
-            self._add(total, self._places(client, None if blocks is None else blocks[client]), shares[client])
-        return total
+    def selected(self, own: Stored, client: str, blocks: Indices | None) -> Stored:
+        """Return the entries of some blocks of one client's vector."""
+        if blocks is None:
+            return own
+        if self.cipher is None:
+            numbers: Vector = _numbers(own)[entries_of(self.arrangement.slices[client].sizes, blocks)]
+            return numbers
+        return self._ciphers(own).take(blocks)
 
     def replaced(self, own: Stored, share: Value, client: str, blocks: Indices) -> Stored:
         """Return a new vector of one client's entries, with those of some blocks replaced."""
-        changed = self._copied(own)
+        changed = self.copied(own)
         if isinstance(changed, CipherVector):
             changed.replace_at(blocks, self._ciphers(share))
         else:
             changed[entries_of(self.arrangement.slices[client].sizes, blocks)] = _numbers(share)
         return changed
 
+    def copied(self, vector: Stored) -> Vector | CipherVector:
+        """Return a new vector with the same values.
+
+        It counts as a single value in the range of its slots (``CipherVector.settled``), so that the number of
+        additions does not grow from round to round.
+        """
+        return _numbers(vector).copy() if self.cipher is None else self._ciphers(vector).settled()
+
+    def add(self, total: Stored, client: str, share: Stored | Value, blocks: Indices | None = None) -> None:
+        """Add a client's share, which has only the entries in ``blocks``, in place.
+
+        Raises
+        ------
+        EncryptionError
+            If the sum may overflow the slots of ciphertexts.
+        """
+        places = self._places(client, blocks)
+        if isinstance(total, CipherVector):
+            total.add_at(places, self._ciphers(share))
+        else:
+            _numbers(total)[places] += _numbers(share)
+
     def _zeros(self, items: int, blocks: int) -> Stored:
         if self.cipher is None:
             return np.zeros(items)
         key, layout = self.cipher
         return CipherVector.zeros(key, layout, blocks * layout.slots)
-
-    def _copied(self, vector: Stored) -> Vector | CipherVector:
-        return _numbers(vector).copy() if self.cipher is None else self._ciphers(vector).settled()
-
-    def _add(self, total: Stored, places: Indices, share: Stored | Value) -> None:
-        if isinstance(total, CipherVector):
-            total.add_at(places, self._ciphers(share))
-        else:
-            _numbers(total)[places] += _numbers(share)
 
     def _places(self, client: str, blocks: Indices | None) -> Indices:
         held = self.arrangement.slices[client]
@@ -140,7 +131,51 @@ class Vectors:
             return vector
         assert isinstance(vector, Ciphertexts), "replies are checked before they get here"
         assert self.cipher is not None
-        return CipherVector.from_wire(vector, self.cipher[0])
+        return CipherVector.from_checked(vector, self.cipher[0])
+
+
+class Accumulator:
+    """Sum of clients' shares, which are added as they arrive, in the order of client ids.
+
+    Parameters
+    ----------
+    vectors
+        Operations on vectors of this kind.
+    total
+        Vector to which the shares are added, in place.
+    blocks
+        Blocks in the share of each client, as positions among the client's blocks; ``None`` for all.
+    kept
+        Earlier shares, with all entries of their clients, that stand in for clients without a new share.
+    """
+
+    def __init__(
+        self,
+        vectors: Vectors,
+        total: Stored,
+        blocks: Mapping[str, Indices | None],
+        kept: Mapping[str, Stored] | None = None,
+    ) -> None:
+        self._vectors, self._total, self._blocks = vectors, total, blocks
+        self._kept = deque(sorted((kept or {}).items()))  # earlier shares whose turn has not come
+
+    def add(self, client: str, share: Value) -> None:
+        """Add a share; raise the errors of :meth:`Vectors.add`."""
+        self._add_kept(lambda other: other < client)
+        if self._kept and self._kept[0][0] == client:
+            self._kept.popleft()
+        self._vectors.add(self._total, client, share, self._blocks[client])
+
+    def finish(self) -> Stored:
+        """Return the sum, with the earlier shares of all clients without a new share."""
+        self._add_kept(lambda other: True)
+        return self._total
+
+    def _add_kept(self, due: Callable[[str], bool]) -> None:
+        while self._kept and due(self._kept[0][0]):
+            client, own = self._kept.popleft()
+            blocks = self._blocks[client]
+            self._vectors.add(self._total, client, self._vectors.selected(own, client, blocks), blocks)
 
 
 def _numbers(value: Stored | Value) -> Vector:

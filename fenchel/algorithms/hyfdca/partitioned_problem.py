@@ -157,7 +157,9 @@ class Hybrid:
         if self.key is None:
             total: Vector = np.sum([share for share in shares if isinstance(share, np.ndarray)], axis=0)
             return total
-        first, *others = (CipherVector.from_wire(share, self.key) for share in shares if isinstance(share, Ciphertexts))
+        first, *others = (
+            CipherVector.from_checked(share, self.key) for share in shares if isinstance(share, Ciphertexts)
+        )
         return sum(others, first).to_wire()
 
 

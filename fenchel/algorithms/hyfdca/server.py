@@ -16,13 +16,14 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from fenchel.algorithms.hyfdca.aligned import Stored
+from fenchel.algorithms.hyfdca.aligned import Accumulator, Stored
 from fenchel.algorithms.hyfdca.server_setup import HyFDCASetup
 from fenchel.algorithms.hyfdca.settings import LINE_STEPS, HyFDCASettings, SampledBlock, line_count
 from fenchel.common.arrays import Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.wire.schema import ArraySpec, Expected
-from fenchel.common.wire.values import Value
+from fenchel.common.wire.values import Value, Values
 from fenchel.fleet.cohort import Cohort, Replies
 from fenchel.fleet.question import Each
 
@@ -49,15 +50,13 @@ class HyFDCA(HyFDCASetup):
         # The line search is exact only with sums over all clients; otherwise the step is damped.
         complete = len(cohort) == len(self.fleet.members) and not self.state.away
         searches = self._searches_line and complete
-        monitors = complete and self._monitors(t)
-        changed = await self._change_dual(t, cohort, picked, scores, damps=not searches, monitors=monitors)
-        changes = {client: reply["change"] for client, reply in changed.items()}  # step 5 of Algorithm 1
-        known = monitors and len(changed) == len(cohort)
-        figures = self.hybrid.summed(changed.values_of("figures")) if known else None
+        change, figures, changed = await self._change_dual(
+            t, cohort, picked, scores, damps=not searches, monitors=complete and self._monitors(t)
+        )  # step 5 of Algorithm 1
         if self._searches_line:
-            await self._search_line(changed.cohort, changes, picked, figures, searches=searches)
+            await self._search_line(changed, change, picked, figures, searches=searches)
         else:
-            await self._aggregate(changed.cohort, changes, picked, figures)  # steps 6 to 8 of Algorithm 1
+            await self._aggregate(changed, change, picked, figures)  # steps 6 to 8 of Algorithm 1
 
     async def _welcome_back(self, cohort: Cohort) -> Cohort:
         """Update returning clients, and collect their contributions to the primal (steps 2 and 3).
@@ -100,19 +99,19 @@ class HyFDCA(HyFDCASetup):
         values: dict[str, Any] = {"primal": self._primal_parts(cohort)}
         if all(blocks is not None for blocks in wanted.values()):
             values["blocks"] = Each({client: wanted[client] for client in cohort})
-        shared = await cohort.ask(
-            "inner_product",
-            returns={"share": Each({c: self.hybrid.scores.expected(c, wanted[c]) for c in cohort})},
-            **values,
+        scores, cached = self.hybrid.scores, dict(self.state.scores)
+        total = Accumulator(scores, scores.zeros(), wanted, kept=self.state.scores)
+
+        def take(client: str, reply: Values) -> None:
+            share, blocks = cast(Vector | Ciphertexts, reply["share"]), wanted[client]
+            total.add(client, share)
+            cached[client] = share.copy() if blocks is None else scores.replaced(cached[client], share, client, blocks)
+
+        answered = await cohort.visit(
+            "inner_product", take, returns={"share": Each({c: scores.expected(c, wanted[c]) for c in cohort})}, **values
         )
-        cached = self.state.scores
-        for client, reply in shared.items():
-            share, blocks = reply["share"], wanted[client]
-            if blocks is None:
-                cached[client] = cast(Stored, share)
-            else:
-                cached[client] = self.hybrid.scores.replaced(cached[client], share, client, blocks)
-        return self.hybrid.scores.total(cached, wanted), shared.cohort
+        self.state.scores = cached
+        return total.finish(), answered
 
     async def _change_dual(
         self,
@@ -123,8 +122,12 @@ class HyFDCA(HyFDCASetup):
         *,
         damps: bool,
         monitors: bool,
-    ) -> Replies:
-        """Collect each client's enc(gamma_t / |B_i| Delta_i) and its share of the monitored sums (step 5)."""
+    ) -> tuple[Stored, Value | None, Cohort]:
+        """Collect each client's enc(gamma_t / |B_i| Delta_i) and its share of the monitored sums (step 5).
+
+        Return alpha_0 with the changes, or with the line search the sum of the changes; the monitored sums, if all
+        clients answered; and the clients that answered.
+        """
         hybrid, preset = self.hybrid, self.settings.preset
         step_size = 1.0 if self._searches_line else self.settings.step_size_at(t)
         divisors = hybrid.picks.divisors(cohort, picked)
@@ -138,19 +141,29 @@ class HyFDCA(HyFDCASetup):
         }
         if monitors:
             returns["figures"] = hybrid.figures_expected(self.settings.monitored)
-        return await cohort.ask(
-            "change_dual", returns=returns, step_size=step_size, damping=damping, monitor=monitors, **values
+        start = hybrid.duals.zeros() if self.state.dual is None else hybrid.duals.copied(self.state.dual)
+        total = Accumulator(hybrid.duals, start, {client: picked[client].blocks for client in cohort})
+        figures: list[Value] = []
+
+        def take(client: str, reply: Values) -> None:
+            total.add(client, reply["change"])
+            if monitors:
+                figures.append(cast(Vector | Ciphertexts, reply["figures"]).copy())
+
+        changed = await cohort.visit(
+            "change_dual", take, returns=returns, step_size=step_size, damping=damping, monitor=monitors, **values
         )
+        known = monitors and len(changed) == len(cohort)
+        return total.finish(), hybrid.summed(figures) if known else None, changed
 
     async def _aggregate(
-        self, cohort: Cohort, changes: Mapping[str, Value], picked: Mapping[str, SampledBlock], figures: Value | None
+        self, cohort: Cohort, dual: Stored, picked: Mapping[str, SampledBlock], figures: Value | None
     ) -> None:
-        """Add the changes to alpha_0, send it to the cohort, and run PrimalAggregation(cohort) (steps 6 to 8)."""
+        """Set alpha_0 to the sum, send it to the cohort, and run PrimalAggregation(cohort) (steps 6 to 8)."""
         state = self.state
-        assert state.dual is not None
-        state.dual = self.hybrid.duals.added(state.dual, changes, {client: picked[client].blocks for client in changes})
+        state.dual = dual
         state.synced = []  # refilled below with the clients that answer "aggregate"
-        aggregated = await self._spread("aggregate", "dual", state.dual, cohort, picked, figures, {})
+        aggregated = await self._spread("aggregate", "dual", dual, cohort, picked, figures, {})
         self._record(_revealed(aggregated, figures), 1.0)
         self._take_contributions(aggregated)
         state.synced = list(aggregated)
@@ -194,15 +207,13 @@ class HyFDCA(HyFDCASetup):
     async def _search_line(
         self,
         cohort: Cohort,
-        changes: Mapping[str, Value],
+        delta: Stored,
         picked: Mapping[str, SampledBlock],
         figures: Value | None,
         *,
         searches: bool,
     ) -> None:
         """Replace steps 6 to 8: find the g that maximises D(alpha + g delta), and step on all clients."""
-        blocks = {client: picked[client].blocks for client in changes}
-        delta = self.hybrid.duals.added(self.hybrid.duals.zeros(), changes, blocks)
         terms = {"terms": self.hybrid.figures_expected(line_count(self._loss))}
         proposed = await self._spread("propose", "change", delta, cohort, picked, figures, terms)
         complete = len(proposed) == len(self.fleet.members)

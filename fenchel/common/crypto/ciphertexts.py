@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fenchel.common.crypto.packing import Layout
@@ -45,6 +45,10 @@ class Ciphertexts:
     def size(self) -> int:
         """Required length of ``data`` in bytes."""
         return self.layout.ciphertexts(self.count) * self.ciphertext_bytes
+
+    def copy(self) -> Ciphertexts:
+        """Return a copy with data of its own, which does not keep a message in memory."""
+        return replace(self, data=bytes(self.data))
 
     def check(self) -> None:
         """Check that the numbers are consistent, without examining the data.

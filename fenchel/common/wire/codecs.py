@@ -308,7 +308,7 @@ class _Ciphertexts(Codec):
         return super().describe(part)._replace(key=sent.key_id.hex(), additions=sent.additions)
 
     def detached(self, value: Ciphertexts) -> Ciphertexts:
-        return replace(value, data=bytes(value.data))
+        return value.copy()
 
 
 class _Scalar(Codec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fenchel.algorithms.hyfdca.aligned import Stored, Vectors
+from fenchel.algorithms.hyfdca.aligned import Accumulator, Stored, Vectors
 from fenchel.algorithms.hyfdca.alignment import Alignment, HeldEntries
 from fenchel.algorithms.hyfdca.client_vectors import Encrypted
 from fenchel.algorithms.hyfdca.settings import entries_of
@@ -83,6 +84,14 @@ def decrypted(alignment: Alignment, vector: Stored, block: int) -> Vector:
     return np.concatenate([row[:size] for row, size in zip(slots, alignment.block_sizes, strict=True)])
 
 
+def added(vectors: Vectors, vector: Stored, shares: Mapping[str, Value], blocks: Mapping[str, Indices]) -> Stored:
+    """The vector with the clients' shares, taken as they arrive."""
+    total = Accumulator(vectors, vectors.copied(vector), blocks)
+    for client in sorted(shares):
+        total.add(client, shares[client])
+    return total.finish()
+
+
 def some_blocks(random: np.random.Generator, sizes: Indices) -> Indices:
     return np.flatnonzero(random.random(len(sizes)) < 0.5)
 
@@ -131,7 +140,7 @@ def test_blocks_are_added_and_replaced_alike(hybrid: Layouts, block: int, seed: 
             check({"x": own[client]}, {"x": clear.expected(client, blocks[client])}, client=client)
             check({"x": sent[client]}, {"x": encrypted.expected(client, blocks[client])}, client=client)
         before = decrypted(alignment, number, block).copy()
-        number, cipher, earlier = (clear.added(number, own, blocks), encrypted.added(cipher, sent, blocks), number)
+        number, cipher, earlier = (added(clear, number, own, blocks), added(encrypted, cipher, sent, blocks), number)
         np.testing.assert_array_equal(decrypted(alignment, earlier, block), before)  # a new array
         np.testing.assert_array_equal(decrypted(alignment, cipher, block), number)
         for client, chosen in blocks.items():
@@ -147,6 +156,32 @@ def test_blocks_are_added_and_replaced_alike(hybrid: Layouts, block: int, seed: 
     untouched = np.ones(len(kept), bool)
     untouched[entries_of(alignment.slices[client].sizes, chosen)] = False
     np.testing.assert_array_equal(new_number[untouched], kept[untouched])
+
+
+@hypothesis_settings(max_examples=40)
+@given(hybrids(), st.integers(1, 7), st.integers(0, 2**32), st.booleans())
+def test_earlier_shares_stand_in_in_the_order_of_clients(
+    hybrid: Layouts, block: int, seed: int, of_blocks: bool
+) -> None:
+    local_data, features = hybrid
+    random = np.random.default_rng(seed)
+    alignment = aligned(local_data, features, block)
+    clear, encrypted = kinds(alignment, block)
+    kept = {client: exact(random, len(part.positions)) for client, part in alignment.slices.items()}
+    blocks = {c: some_blocks(random, part.sizes) if of_blocks else None for c, part in alignment.slices.items()}
+    there = [client for client in sorted(kept) if random.random() < 0.5]
+    fresh = {c: random.normal(size=len(numbers(clear.selected(kept[c], c, blocks[c])))) for c in there}
+    shares = {c: fresh.get(c, numbers(clear.selected(kept[c], c, blocks[c]))) for c in sorted(kept)}
+    expected = np.zeros(alignment.samples)  # where the order of additions decides on the last bits
+    for client, share in shares.items():
+        clear.add(expected, client, share, blocks[client])
+    total = Accumulator(clear, clear.zeros(), blocks, kept=kept)
+    for client in there:
+        total.add(client, fresh[client])
+    np.testing.assert_array_equal(numbers(total.finish()), expected)
+    stored: dict[str, Stored] = {client: sealed(alignment, client, kept[client], block) for client in kept}
+    of_nobody = Accumulator(encrypted, encrypted.zeros(), dict.fromkeys(kept), kept=stored)
+    np.testing.assert_array_equal(decrypted(alignment, of_nobody.finish(), block), clear.total(kept))
 
 
 def paillier_values(alignment: Alignment, client: str, vector: Stored, block: int) -> Vector:
