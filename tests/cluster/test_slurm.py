@@ -29,6 +29,10 @@ APART = ("unshare", "--mount", "sh", "-c", 'mkdir runs && mount -t tmpfs tmpfs r
 """Command that gives another one a folder for runs which no node sees."""
 
 
+GOING_ON = "--states=PENDING,RUNNING,SUSPENDED"
+"""Option of squeue: jobs that go on. A completing one has ended, but for the word of a node, late or (lost) never."""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
@@ -46,8 +50,7 @@ def started(cluster: Cluster, folder: Path, *words: str, before: tuple[str, ...]
 def check_end(cluster: Cluster, process: Up, expected: str) -> None:
     process.check_end(expected)
     wait_calmly(lambda: not cluster.tasks(), "the end of all client processes")
-    # A job that is completing has ended, but for the word of a lost node, which comes late or never.
-    assert not cluster.run("squeue", "-h", "--states=PENDING,RUNNING,SUSPENDED"), "no job is left"
+    assert not cluster.run("squeue", "-h", GOING_ON), "no job is left"
 
 
 def test_a_killed_client_a_killed_step_and_a_lost_node_cost_no_bit_and_secrets_are_nowhere(
@@ -159,7 +162,7 @@ def test_a_mistake_is_an_error_before_anything_is_started(case: str, cluster: Cl
     process.check_exit_code(SettingsError.exit_code)
     assert named in process.said()
     assert not cluster.tasks()
-    assert not cluster.run("squeue", "-h")
+    assert not cluster.run("squeue", "-h", GOING_ON)
 
 
 def test_python_needs_an_allocation(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
