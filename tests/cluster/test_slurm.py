@@ -28,9 +28,11 @@ SMALL = ("fedavg-digits", "--clients", "2")
 APART = ("unshare", "--mount", "sh", "-c", 'mkdir runs && mount -t tmpfs tmpfs runs && exec "$@"', "sh")
 """Command that gives another one a folder for runs which no node sees."""
 
-
 GOING_ON = "--states=PENDING,RUNNING,SUSPENDED"
-"""Option of squeue: jobs that go on. A completing one has ended, but for the word of a node, late or (lost) never."""
+"""Option of squeue for jobs that go on.
+
+A job that is completing has ended, but for the word of a node, which comes late, or never if the node is lost.
+"""
 
 
 @pytest.fixture(scope="module")

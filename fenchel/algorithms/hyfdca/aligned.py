@@ -7,7 +7,7 @@ the same for numbers and for ciphertexts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -161,18 +161,19 @@ class Accumulator:
 
     def add(self, client: str, share: Value) -> None:
         """Add a share; raise the errors of :meth:`Vectors.add`."""
-        self._add_kept(lambda other: other < client)
+        self._add_kept(before=client)
         if self._kept and self._kept[0][0] == client:
             self._kept.popleft()
         self._vectors.add(self._total, client, share, self._blocks[client])
 
     def finish(self) -> Stored:
         """Return the sum, with the earlier shares of all clients without a new share."""
-        self._add_kept(lambda other: True)
+        self._add_kept()
         return self._total
 
-    def _add_kept(self, due: Callable[[str], bool]) -> None:
-        while self._kept and due(self._kept[0][0]):
+    def _add_kept(self, before: str | None = None) -> None:
+        """Add the earlier shares of the clients before one; ``None``: of all that are left."""
+        while self._kept and (before is None or self._kept[0][0] < before):
             client, own = self._kept.popleft()
             blocks = self._blocks[client]
             self._vectors.add(self._total, client, self._vectors.selected(own, client, blocks), blocks)

@@ -50,13 +50,15 @@ class HyFDCA(HyFDCASetup):
         # The line search is exact only with sums over all clients; otherwise the step is damped.
         complete = len(cohort) == len(self.fleet.members) and not self.state.away
         searches = self._searches_line and complete
-        change, figures, changed = await self._change_dual(
-            t, cohort, picked, scores, damps=not searches, monitors=complete and self._monitors(t)
-        )  # step 5 of Algorithm 1
+        monitors = complete and self._monitors(t)
+        # Steps 5 and 6 of Algorithm 1: the changes are added as they arrive.
+        total, figures, cohort = await self._change_dual(
+            t, cohort, picked, scores, damps=not searches, monitors=monitors
+        )
         if self._searches_line:
-            await self._search_line(changed, change, picked, figures, searches=searches)
+            await self._search_line(cohort, total, picked, figures, searches=searches)
         else:
-            await self._aggregate(changed, change, picked, figures)  # steps 6 to 8 of Algorithm 1
+            await self._aggregate(cohort, total, picked, figures)  # steps 7 and 8 of Algorithm 1
 
     async def _welcome_back(self, cohort: Cohort) -> Cohort:
         """Update returning clients, and collect their contributions to the primal (steps 2 and 3).
@@ -123,7 +125,7 @@ class HyFDCA(HyFDCASetup):
         damps: bool,
         monitors: bool,
     ) -> tuple[Stored, Value | None, Cohort]:
-        """Collect each client's enc(gamma_t / |B_i| Delta_i) and its share of the monitored sums (step 5).
+        """Add each client's enc(gamma_t / |B_i| Delta_i) and its share of the monitored sums (steps 5 and 6).
 
         Return alpha_0 with the changes, or with the line search the sum of the changes; the monitored sums, if all
         clients answered; and the clients that answered.
@@ -159,7 +161,7 @@ class HyFDCA(HyFDCASetup):
     async def _aggregate(
         self, cohort: Cohort, dual: Stored, picked: Mapping[str, SampledBlock], figures: Value | None
     ) -> None:
-        """Set alpha_0 to the sum, send it to the cohort, and run PrimalAggregation(cohort) (steps 6 to 8)."""
+        """Store the new alpha_0, send it to the cohort, and run PrimalAggregation(cohort) (steps 7 and 8)."""
         state = self.state
         state.dual = dual
         state.synced = []  # refilled below with the clients that answer "aggregate"
