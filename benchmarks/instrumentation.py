@@ -24,7 +24,7 @@ from benchmarks import fenchel_echo
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
 from benchmarks.rows import Rows
-from fenchel.client.worker import _Instruction
+from fenchel.client.worker import _Handled
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.server.stream.client_stream import ClientStream
@@ -74,7 +74,7 @@ def _timed(spent: list[float]) -> Iterator[None]:
         mock.patch.object(ClientStream, "_socket_bytes", timed(ClientStream._socket_bytes)),
         mock.patch.object(Recorder, "calls", timed(Recorder.calls)),
         mock.patch.object(recorder, "split", timed(time_breakdown.split)),
-        mock.patch.object(_Instruction, "stamp", timed(_Instruction.stamp)),
+        mock.patch.object(_Handled, "stamp", timed(_Handled.stamp)),
     ):
         yield
 

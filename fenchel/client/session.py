@@ -7,8 +7,8 @@ count, and the ``base`` of each instruction carries that decision (:mod:`fenchel
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -225,7 +225,7 @@ class Session:
             environment=Environment.current().message(),
         )
 
-    def handle(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
+    def handle(self, instruction: pb.Instruction, received: Received) -> Answer:
         """Restore the base of an instruction, handle the instruction, record the outcome and return the reply.
 
         A repeated instruction gets its stored reply. If the algorithm fails, the reply reports the failure. Restoring
@@ -236,22 +236,22 @@ class Session:
         StorageError, CheckpointError
             If a file of the client, such as its journal, cannot be written or read.
         """
+        watch = _Stopwatch()
         if self._begun is not None and not self._stateless:
-            lap = _stopwatch()
             self._begun.journal.forget(instruction.reach, instruction.base, instruction.sequence)
-            timing.journal_ns = lap()
+            watch.lap("journal_ns")
         stored = self._stored(instruction.sequence)
         if stored is not None:
             return stored
         try:
-            answer = self._answered(instruction, received, timing)
+            answer = self._answered(instruction, received, watch)
         except (StorageError, CheckpointError):
             raise  # storage errors stop the client, and the server waits for a reconnect
         except Exception as error:
             self._live = -1  # no valid state: the failed instruction may have changed parts of it
             self._log_failure(instruction.phase, error)
             self._spent = self._spent or isinstance(error, BudgetSpentError)
-            return Answer(_failed(error, pb.Reply(sequence=instruction.sequence, timing=timing)), None)
+            return Answer(_failed(error, instruction.sequence, watch.timing()), None)
         self._last = instruction.sequence, answer
         return answer
 
@@ -274,15 +274,14 @@ class Session:
             return None
         return Answer(pb.Reply(sequence=sequence, timing=pb.Timing()), Body(encode(reply), shared=False))
 
-    def _answered(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
-        lap = _stopwatch()
+    def _answered(self, instruction: pb.Instruction, received: Received, watch: _Stopwatch) -> Answer:
         values = received.values()
-        timing.decode_ns = lap()
+        watch.lap("decode_ns")
         if instruction.kind == pb.INSPECT:
             reply = self._inspect(instruction.phase, values)
-            timing.compute_ns = lap()
+            watch.lap("compute_ns")
             encoded = Body(encode(reply), shared=False)
-            timing.encode_ns = lap()
+            watch.lap("encode_ns")
         else:
             algorithm, journal = self._ready()
             if not self._stateless and self._live != instruction.base:
@@ -303,17 +302,17 @@ class Session:
                     f"phase {instruction.phase!r} is one-way (tell), but its handler returned values; return "
                     "None, or have the server ask"
                 )
-            timing.compute_ns = lap()
+            watch.lap("compute_ns")
             if meter is not None and before is not None:
-                _set_apart(timing, before, meter)
+                watch.set_apart(before, meter)
             # encode before recording: an encoding error must fail the instruction
             encoded = Body(encode(reply), shared=False)
-            timing.encode_ns = lap()
+            watch.lap("encode_ns")
             if not self._stateless:
                 journal.record(instruction.sequence, algorithm.state, reply)
             self._live = instruction.sequence
-            timing.journal_ns += lap()
-        return Answer(pb.Reply(sequence=instruction.sequence, timing=timing), encoded)
+            watch.lap("journal_ns")
+        return Answer(pb.Reply(sequence=instruction.sequence, timing=watch.timing()), encoded)
 
     def _ready(self) -> tuple[ClientAlgorithm, Journal]:
         if self._begun is None:
@@ -354,38 +353,45 @@ class _Begun:
     journal: Journal
 
 
-def _set_apart(timing: pb.Timing, before: CipherMeter, after: CipherMeter) -> None:
-    """Enter numbers and times of encryptions and decryptions, and subtract these times from the compute time."""
-    timing.encryptions = after.encryptions - before.encryptions
-    timing.decryptions = after.decryptions - before.decryptions
-    timing.encrypt_ns = after.encryption_ns - before.encryption_ns
-    timing.decrypt_ns = after.decryption_ns - before.decryption_ns
-    timing.compute_ns = max(timing.compute_ns - timing.encrypt_ns - timing.decrypt_ns, 0)
+@dataclass
+class _Stopwatch:
+    """Stopwatch of an instruction's stages, named as in ``pb.Timing``. It does not count waiting for other tasks."""
 
+    _stages: dict[str, int] = field(default_factory=dict)
+    _last: int = field(default_factory=working_ns)
 
-def _stopwatch() -> Callable[[], int]:
-    """Return a function that returns the nanoseconds since its last call, without waiting for other tasks."""
-    last = working_ns()
-
-    def lap() -> int:
-        nonlocal last
+    def lap(self, stage: str) -> None:
+        """Add the nanoseconds since the last lap to a stage."""
         now = working_ns()
-        elapsed, last = now - last, now
-        return elapsed
+        self._stages[stage] = self._stages.get(stage, 0) + now - self._last
+        self._last = now
 
-    return lap
+    def set_apart(self, before: CipherMeter, after: CipherMeter) -> None:
+        """Enter numbers and times of encryptions and decryptions, and subtract these times from the compute time."""
+        encrypt_ns, decrypt_ns = after.encryption_ns - before.encryption_ns, after.decryption_ns - before.decryption_ns
+        self._stages |= {
+            "encryptions": after.encryptions - before.encryptions,
+            "decryptions": after.decryptions - before.decryptions,
+            "encrypt_ns": encrypt_ns,
+            "decrypt_ns": decrypt_ns,
+            "compute_ns": max(self._stages["compute_ns"] - encrypt_ns - decrypt_ns, 0),
+        }
+
+    def timing(self) -> pb.Timing:
+        """Return the stages so far as a message."""
+        return pb.Timing(**self._stages)
 
 
-def _failed(error: Exception, reply: pb.Reply) -> pb.Reply:
-    """Enter a failure into the reply to the server, with a text only if that contains no data and no names of files."""
+def _failed(error: Exception, sequence: int, timing: pb.Timing) -> pb.Reply:
+    """Return the reply to an instruction that failed, with a text that contains no data and no names of files."""
     if isinstance(error, BudgetSpentError):  # withhold amounts and other runs
-        reply.failure, reply.spent = "its privacy budget is spent", True
-    elif isinstance(error, _DISCLOSED):
-        reply.failure, reply.diverged = str(error) or "unknown", error.diverged
-    else:
-        article = "a" if isinstance(error, FenchelError) else "an unexpected"
-        reply.failure = f"{article} {type(error).__name__}; see the client's log"
-    return reply
+        return pb.Reply(sequence=sequence, timing=timing, failure="its privacy budget is spent", spent=True)
+    if isinstance(error, _DISCLOSED):
+        failure = str(error) or "unknown"
+        return pb.Reply(sequence=sequence, timing=timing, failure=failure, diverged=error.diverged)
+    article = "a" if isinstance(error, FenchelError) else "an unexpected"
+    failure = f"{article} {type(error).__name__}; see the client's log"
+    return pb.Reply(sequence=sequence, timing=timing, failure=failure)
 
 
 def _check_secrets(client: str, settings: RunSettings, secrets: Secrets | None) -> None:

@@ -26,27 +26,24 @@ _INBOX_BYTES = 256 << 20  # largest size of the inbox in bytes, beyond which the
 _SHORT_NS = 5_000_000
 
 
-@dataclass
-class _Instruction:
-    """Received instruction, with the times at which its handling began and ended, and how long it waited in between."""
+@dataclass(frozen=True)
+class _Handled:
+    """Answer to an instruction, with the times at which its handling began and ended, and how long it waited inside."""
 
-    message: IncomingMessage[pb.Instruction]
-    begun_ns: int = 0
-    done_ns: int = 0
-    waited_ns: int = 0
+    answer: Answer
+    begun_ns: int
+    done_ns: int
+    waited_ns: int
 
-    @property
-    def head(self) -> pb.Instruction:
-        return self.message.head
-
-    def stamp(self, timing: pb.Timing) -> None:
+    def stamp(self, message: IncomingMessage[pb.Instruction], welcomed_ns: int) -> None:
         """Set the time of arrival and the durations of receipt, waiting and handover, just before the reply is sent."""
-        now, came = time.perf_counter_ns(), self.message.last_ns
+        now, came, timing = time.perf_counter_ns(), message.last_ns, self.answer.head.timing
         timing.received_unix_ns = time.time_ns() - (now - came)
-        timing.receive_ns = came - self.message.first_ns
+        timing.receive_ns = came - message.first_ns
         timing.queue_ns = self.begun_ns - came + self.waited_ns
         timing.handover_ns = now - self.done_ns
         timing.answer_ns = now - came
+        timing.welcomed_ns = welcomed_ns
 
 
 @dataclass
@@ -73,8 +70,8 @@ class Worker:
     joint: bool = False
     on_answer: Callable[[pb.Instruction, pb.Reply, int], None] = lambda instruction, reply, size: None
     _partial: IncomingMessage[pb.Instruction] | None = None
-    _running: asyncio.Future[Answer] | None = None
-    _inbox: deque[_Instruction] = field(default_factory=deque)
+    _running: asyncio.Future[_Handled] | None = None
+    _inbox: deque[IncomingMessage[pb.Instruction]] = field(default_factory=deque)
     _buffer_pool: BufferPool = field(default_factory=BufferPool)
     _welcomed_ns: int = 0
     _latest: int | None = None  # sequence number of the instruction whose handling began last
@@ -150,7 +147,7 @@ class Worker:
                     return None
             if self._partial is not None and self._partial.head.sequence <= message.head.sequence:
                 self._partial = None
-            self._inbox.append(_Instruction(message))
+            self._inbox.append(message)
             del message  # free the body while waiting for the next message
             arrived.set()
             await asyncio.sleep(0)  # let the handling begin before the next, slow read
@@ -162,7 +159,7 @@ class Worker:
     def _is_full(self) -> bool:
         """Return True if the inbox has reached a limit. A single instruction may exceed the limit on bytes."""
         waiting = len(self._inbox)
-        held = sum(each.message.assembly.size for each in self._inbox) if waiting > 1 else 0
+        held = sum(each.assembly.size for each in self._inbox) if waiting > 1 else 0
         return waiting >= _INBOX_MESSAGES or held > _INBOX_BYTES
 
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
@@ -173,45 +170,46 @@ class Worker:
             arrived.clear()
             await arrived.wait()
 
-    async def _respond(self, stream: Stream, instruction: _Instruction, partial: pb.Partial) -> None:
-        if self._void(instruction.head):
+    async def _respond(self, stream: Stream, message: IncomingMessage[pb.Instruction], partial: pb.Partial) -> None:
+        instruction = message.head
+        if self._void(instruction):
             return
-        answer = await self._handled(instruction)
-        resume = partial.received if partial.sequence == instruction.head.sequence else 0
-        instruction.stamp(answer.head.timing)
-        answer.head.timing.welcomed_ns, self._welcomed_ns = self._welcomed_ns, 0
-        for frame in frames(answer.head, answer.body, resume):
+        handled = await self._handled(message)
+        reply, body = handled.answer.head, handled.answer.body
+        handled.stamp(message, self._welcomed_ns)
+        self._welcomed_ns = 0
+        resume = partial.received if partial.sequence == instruction.sequence else 0
+        for frame in frames(reply, body, resume):
             await stream.write(frame)
-        self.on_answer(instruction.head, answer.head, 0 if answer.body is None else answer.body.size)
+        self.on_answer(instruction, reply, 0 if body is None else body.size)
 
     def _void(self, head: pb.Instruction) -> bool:
         """Return True if a later instruction shows that the effect of this instruction will not count."""
         return any(later.head.base < head.sequence for later in self._inbox if head.kind != pb.TELL)
 
-    async def _handled(self, instruction: _Instruction) -> Answer:
+    async def _handled(self, message: IncomingMessage[pb.Instruction]) -> _Handled:
         if self._running is not None and not self._running.done():
             # Wait for an instruction from an earlier stream. Its reply goes to the journal, and the server may request
             # it again.
             await asyncio.wait([self._running])
-        head = instruction.head
+        head = message.head
         again, self._latest = self._latest == head.sequence, head.sequence
-        received = instruction.message.received()
+        received = message.received()
 
-        def handle() -> Answer:
+        def handle() -> _Handled:
             # An instruction repeated after a disconnect waited only for its own handling, which is already counted.
-            instruction.begun_ns = instruction.message.last_ns if again else time.perf_counter_ns()
+            begun = message.last_ns if again else time.perf_counter_ns()
             waited = waited_ns()
-            answer = self.session.handle(head, received, pb.Timing())
-            instruction.done_ns = time.perf_counter_ns()
-            instruction.waited_ns = waited_ns() - waited
+            answer = self.session.handle(head, received)
+            handled = _Handled(answer, begun, time.perf_counter_ns(), waited_ns() - waited)
             # Skip stored replies, which take no time. Skip failures, because instructions of unknown phases fail, and a
             # server could fill the dictionary with them.
             timing = answer.head.timing
             apart = self.joint and (timing.encryptions or timing.decryptions)
             if timing.compute_ns and not answer.head.failure and not apart:
-                took = instruction.done_ns - instruction.begun_ns
+                took = handled.done_ns - begun
                 self._longest_ns[head.phase] = max(took, 0.9 * self._longest_ns.get(head.phase, 0.0))
-            return answer
+            return handled
 
         short = self.short_here and self._longest_ns.get(head.phase, math.inf) < _SHORT_NS
         if self.executor is None or short:

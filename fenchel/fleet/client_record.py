@@ -41,8 +41,6 @@ class ClientRecord:
     ----------
     name
         Id of the client.
-    index
-        Position of the client in the order of ids, from 0.
     shard
         Description of the client's data; ``None`` before the client has joined.
     base
@@ -95,7 +93,6 @@ class ClientRecord:
     """
 
     name: str
-    index: int
     shard: pb.ShardDescription | None = None
     base: int = 0
     low_water_mark: int = 0

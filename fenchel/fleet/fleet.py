@@ -164,9 +164,7 @@ class Fleet:
         # Change the dictionary in place, because the coordinator refers to the same object.
         ordered = sorted(members, key=lambda member: member.name)
         self.members.clear()
-        for index, member in enumerate(ordered):
-            member.index = index
-            self.members[member.name] = member
+        self.members.update((member.name, member) for member in ordered)
 
     # Cohorts
 

@@ -98,10 +98,9 @@ class Checkpoint:
         Their next sequence numbers exceed all that were used before.
         """
         members = {}
-        for index, (name, kept) in enumerate(sorted(self.members.items())):
+        for name, kept in sorted(self.members.items()):
             members[name] = ClientRecord(
                 name,
-                index,
                 shard=ParseDict(kept["shard"], pb.ShardDescription()),
                 base=kept["base"],
                 next_sequence=(self.epoch + 1 << EPOCH_BITS) + 1,

@@ -64,7 +64,7 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     if clients is None:
         return ()
     shards = [None] * clients if source is None else _described(source, clients)
-    described = [ClientRecord(f"client-{number:03d}", number, shard) for number, shard in enumerate(shards)]
+    described = [ClientRecord(f"client-{number:03d}", shard) for number, shard in enumerate(shards)]
     members = {member.name: member for member in described}
     fleet = Fleet(members=members, seed=settings.seed, participation=settings.participation, network=settings.network)
     built = build_half(settings, half, fleet, shape)

@@ -296,9 +296,7 @@ def test_nothing_moves_away_from_the_saddle_point_with_a_table(tmp_path: Path, m
 def server(losses: Vector, m: int, **keys: Any) -> DRDM:
     """A server half with as many clients as losses, and nobody connected."""
     names = client_names(len(losses))
-    members = {
-        name: ClientRecord(name, index, pb.ShardDescription(samples=index + 1)) for index, name in enumerate(names)
-    }
+    members = {name: ClientRecord(name, pb.ShardDescription(samples=index + 1)) for index, name in enumerate(names)}
     participation = Participation.model_validate(sampled(m))
     fleet = Fleet(members=members, seed=SEED, participation=participation)
     objective = build_objective(LinearSettings(kind="softmax", l2=0.1), reproducible().shards[0])

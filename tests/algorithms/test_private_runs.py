@@ -221,7 +221,7 @@ def answered(folder: Path, model: Vector, **privacy: Any) -> Vector:
     session = Session("client-0", settings, holding, journal_folder=folder)
     encoded = encode({"model": model})
     instruction = pb.Instruction(sequence=1, base=0, phase="train", round=1, kind=pb.ASK, payload=encoded.descriptor)
-    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
+    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()))
     assert not answer.head.failure, answer.head.failure
     assert answer.body is not None
     sent = outline(pb.Payload.FromString(answer.body.payload), 1 << 40).decode(answer.body.content())["model"]

@@ -150,7 +150,7 @@ class Model:
 
 
 def taken(epoch: int, t: int) -> Checkpoint:
-    member = ClientRecord("a", 0, base=t, shard=pb.ShardDescription(samples=3))
+    member = ClientRecord("a", base=t, shard=pb.ShardDescription(samples=3))
     return checkpoints.take("run", t, epoch, Model(values_of(epoch, t)), {"a": member})
 
 

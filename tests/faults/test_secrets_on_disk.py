@@ -63,7 +63,7 @@ def offer(secret_exchange: SecretExchange) -> bytes:
 def write_checkpoints(root: Path) -> None:
     folder = RunFolder.create(root, "run")
     for t in range(3):
-        member = ClientRecord("a", 0, shard=pb.ShardDescription(samples=3))
+        member = ClientRecord("a", shard=pb.ShardDescription(samples=3))
         taken = checkpoints.take("run", t, 0, Model(np.ones(3)), {"a": member})
         checkpoints.save(folder, taken, sync=t == 2)
     checkpoints.renew(folder, taken, sync=False)

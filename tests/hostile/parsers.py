@@ -427,7 +427,7 @@ class _Gate:
                 reply = self._loop.run_until_complete(self._service._probe(probe, context))
                 assert len(reply.payload) <= 1 << 20
             else:
-                member = ClientRecord("a", 0)
+                member = ClientRecord("a")
                 hello = pb.Hello.FromString(content)
                 hello.DiscardUnknownFields()  # type: ignore[no-untyped-call, unused-ignore]
                 member.confirm(hello)
@@ -443,7 +443,7 @@ class _Gate:
         self._loop.run_until_complete(self._converse(data))
 
     async def _converse(self, data: bytes) -> None:
-        member = ClientRecord("a", 0)
+        member = ClientRecord("a")
 
         def judge(client: str, values: Values, finite: bool) -> None:
             check(values, ASKED, client=client, finite=finite)
@@ -949,7 +949,7 @@ def _state(folder: Path) -> Iterator[Parser]:
     store.write(path, {**freeze(state), "reply/x": 1.5, "reply/y": np.zeros(2)})
     journal = path.read_bytes()
     run = RunFolder.create(folder, "run")
-    member = ClientRecord("a", 0, shard=pb.ShardDescription(samples=3, class_names=["x"]))
+    member = ClientRecord("a", shard=pb.ShardDescription(samples=3, class_names=["x"]))
     member.post("tell", 1, pb.TELL, Body(encode({"model": np.ones(3)})))
     checkpoint.save(run, checkpoint.take("run", 3, 1, state, {"a": member}), sync=False)
     saved = run.checkpoint.read_bytes()

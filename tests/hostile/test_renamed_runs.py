@@ -92,7 +92,7 @@ def question(sequence: int, value: float = 0.0) -> tuple[pb.Instruction, Receive
 def asked(session: Session, sequence: int = 1, value: float = 0.0) -> pb.Reply:
     """Ask for an upload of a round."""
     head, received = question(sequence, value)
-    return session.handle(head, received, pb.Timing()).head
+    return session.handle(head, received).head
 
 
 def given_away(uploads: int) -> float:

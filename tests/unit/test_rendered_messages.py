@@ -219,7 +219,7 @@ def register(*requests: pb.JoinRequest, connected: bool = False) -> None:
 
     async def in_turn() -> None:
         registration = Registration(1, 0.1)
-        member = ClientRecord("north", 0, queue=asyncio.Queue()) if connected else None
+        member = ClientRecord("north", queue=asyncio.Queue()) if connected else None
         for request in requests:
             await registration.join(request, member=member)
 

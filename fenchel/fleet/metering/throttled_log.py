@@ -19,13 +19,26 @@ _REMEMBERED = 10_000  # number of clients above which all records are dropped
 
 
 @dataclass
-class _Said:
+class _Lines:
     """Record of the lines about one client."""
 
-    last: str = ""
+    since: float
     room: float = AT_ONCE
-    since: float = 0.0
+    last: str = ""
     left_out: int = 0
+
+    def admit(self, line: str, now: float) -> int | None:
+        """Return the number of lines left out before this one, or ``None`` if this one is to be left out, too."""
+        if self.last == line:
+            return None
+        self.room, self.since = min(self.room + (now - self.since) / EVERY, AT_ONCE), now
+        if self.room < 1:
+            self.left_out += 1
+            return None
+        left_out, self.left_out = self.left_out, 0
+        self.room -= 1
+        self.last = line
+        return left_out
 
 
 @dataclass
@@ -39,22 +52,14 @@ class ThrottledLog:
     """
 
     clock: Callable[[], float] = time.monotonic
-    _said: dict[str, _Said] = field(default_factory=dict)
+    _lines: dict[str, _Lines] = field(default_factory=dict)
 
     def add(self, level: int, client: str, line: str) -> None:
         """Log a line about a client, unless it repeats the last one or exceeds the rate limit."""
         now = self.clock()
-        if client not in self._said and len(self._said) >= _REMEMBERED:
-            self._said.clear()
-        said = self._said.setdefault(client, _Said(since=now))
-        if said.last == line:
-            return
-        said.room, said.since = min(said.room + (now - said.since) / EVERY, AT_ONCE), now
-        if said.room < 1:
-            said.left_out += 1
-            return
-        said.room -= 1
-        said.last = line
-        left_out = f" ({said.left_out} more lines about this client were omitted)" if said.left_out else ""
-        said.left_out = 0
-        log.log(level, "%s%s", line, left_out)
+        if client not in self._lines and len(self._lines) >= _REMEMBERED:
+            self._lines.clear()
+        left_out = self._lines.setdefault(client, _Lines(since=now)).admit(line, now)
+        if left_out is not None:
+            omitted = f" ({left_out} more lines about this client were omitted)" if left_out else ""
+            log.log(level, "%s%s", line, omitted)

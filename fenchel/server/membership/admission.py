@@ -288,8 +288,8 @@ class Admission:
             If the clients take longer than ``network.join_timeout`` to join or to describe their data.
         """
         patience = self._settings.network.join_timeout
-        for index, name in enumerate(await self.registration.completed(patience)):
-            self.members.setdefault(name, ClientRecord(name, index))
+        for name in await self.registration.completed(patience):
+            self.members.setdefault(name, ClientRecord(name))
         if self._resumed:
             self._described.set()
             await self._catch_up(patience)

@@ -70,7 +70,7 @@ class LateJoiners:
         if late_joiner is None:
             # Start above the sequence numbers of an earlier attempt, because the client's journal may hold its replies.
             first = self._next_sequences.get(name, self._first_sequence)
-            late_joiner = self._waiting[name] = _LateJoiner(ClientRecord(name, 0, next_sequence=first))
+            late_joiner = self._waiting[name] = _LateJoiner(ClientRecord(name, next_sequence=first))
         return late_joiner.member
 
     def check_welcome(self, name: str, instance: bytes | None) -> None:

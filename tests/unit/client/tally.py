@@ -97,7 +97,7 @@ def handled(
     instruction = pb.Instruction(
         payload=encoded.descriptor, phase=phase, round=t, kind=kind, sequence=sequence, base=base, reach=reach
     )
-    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
+    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()))
     assert answer.head.sequence == sequence
     return answer
 

@@ -57,7 +57,7 @@ class Federation:
     """A server with its last two checkpoints, and a client; as one thread of events."""
 
     folder: Path
-    member: ClientRecord = field(default_factory=lambda: ClientRecord(NAME, 0))
+    member: ClientRecord = field(default_factory=lambda: ClientRecord(NAME))
     chain: list[int] = field(default_factory=list)
     epoch: int = 0
     sent: set[int] = field(default_factory=set)  # on the stream that is open

@@ -215,9 +215,7 @@ def test_a_folder_that_becomes_read_only_stops_the_client(
 def test_a_body_that_cannot_be_decoded_is_a_failure(session: Session) -> None:
     encoded = encode({"amount": np.ones(3)})
     instruction = pb.Instruction(payload=encoded.descriptor, phase="add", kind=pb.ASK, sequence=1)
-    answer = session.handle(
-        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()[:-8]), pb.Timing()
-    )
+    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()[:-8]))
     assert "of the message have" in answer.head.failure
 
 

@@ -46,8 +46,8 @@ async def settled() -> None:
 def make_member() -> MakeMember:
     """A member of the fleet, by name."""
 
-    def make(name: str = "client-0", index: int = 0) -> ClientRecord:
-        return ClientRecord(name, index, shard=pb.ShardDescription(samples=3, features=2, classes=2, features_held=2))
+    def make(name: str = "client-0") -> ClientRecord:
+        return ClientRecord(name, shard=pb.ShardDescription(samples=3, features=2, classes=2, features_held=2))
 
     return make
 

@@ -33,7 +33,7 @@ class State:
 
 
 def fleet_of(names: tuple[str, ...] = NAMES, patience: int | None = 3, size: int = 3) -> Fleet:
-    members = {name: ClientRecord(name, i, pb.ShardDescription(samples=5)) for i, name in enumerate(names)}
+    members = {name: ClientRecord(name, pb.ShardDescription(samples=5)) for name in names}
     return Fleet(members=members, seed=7, participation=Participation(sampler=FixedSize(size=size), patience=patience))
 
 

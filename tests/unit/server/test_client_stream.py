@@ -226,7 +226,7 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
     member: ClientRecord, make_member: MakeMember
 ) -> None:
     limits = MemoryBudget(3 * CHUNK_BYTES, largest_message=LIMIT)
-    other = make_member("client-1", 1)
+    other = make_member("client-1")
     room = limits.room("introduce", {each.name: Size(0, None) for each in (member, other)})
     request = request_of(phase="introduce", room=room)
     for each in (member, other):

@@ -53,7 +53,7 @@ SETTINGS: dict[str, Any] = {
 def coordinator(folder: Path) -> tuple[Coordinator, ClientRecord]:
     """Return a run of digits to which one client has described its data, and the other client."""
     made = run_of(folder, data={"name": "digits"})
-    made.admission.members.update(a=ClientRecord("a", 0, shard()), b=ClientRecord("b", 1))
+    made.admission.members.update(a=ClientRecord("a", shard()), b=ClientRecord("b"))
     return made, made.admission.members["b"]
 
 
@@ -73,7 +73,7 @@ async def test_the_log_names_clients_that_a_run_waits_for(
     for name in ("a", "b"):
         made.admission.registration.instances[name] = b"1"
     made.admission.registration._close()
-    made.admission.members["a"] = ClientRecord("a", 0, shard())
+    made.admission.members["a"] = ClientRecord("a", shard())
     with raises(RunStoppedError):
         await made.admission.gather()
     assert "clients that joined but are not ready yet: b; see their logs" in caplog.text
@@ -156,7 +156,7 @@ def fleet_of(admission: Admission) -> Fleet:
 def newcomer(folder: Path) -> tuple[Coordinator, ClientRecord]:
     """Return a run with one client that has begun, and the record of a late joiner."""
     made = run_of(folder, data={"name": "own"}, participation={"late_joiners": "admit"})
-    made.admission.members["a"] = ClientRecord("a", 0, shard())
+    made.admission.members["a"] = ClientRecord("a", shard())
     made.admission._described.set()
     made.admission.registration.instances["b"] = b"process"
     return made, made.admission._late_joiners.record("b")
@@ -164,7 +164,7 @@ def newcomer(folder: Path) -> tuple[Coordinator, ClientRecord]:
 
 async def test_a_resumed_run_waits_for_a_client_whose_backlog_would_stop_it(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "run")
-    behind = ClientRecord("a", 0, shard())
+    behind = ClientRecord("a", shard())
     behind.post("train", 1, pb.TELL, Body(encode({"model": np.zeros(100)})))
     saved = checkpoints.take(folder.id, 1, 0, Algorithm.State(np.zeros(4)), {"a": behind})
     settings = validate(SETTINGS | {"data": {"name": "digits"}, "network": {"promised_bytes": 800}})

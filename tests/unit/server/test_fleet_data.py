@@ -28,7 +28,7 @@ def shard(**changes: Any) -> pb.ShardDescription:
 
 def of_run(data: dict[str, Any], first: pb.ShardDescription) -> tuple[FleetData, ClientRecord, ClientRecord]:
     """Return the data of a run to which one client has described its own, and the two clients."""
-    one, other = ClientRecord("a", 0), ClientRecord("b", 1)
+    one, other = ClientRecord("a"), ClientRecord("b")
     settings = DataSettings(**data)
     source = None if data["name"] == "own" else DataSource.open(settings, 0)
     fleet_data = FleetData({"a": one, "b": other}, source, settings)

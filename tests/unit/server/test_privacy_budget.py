@@ -34,7 +34,7 @@ def budget() -> PrivacyBudget:
             "differential_privacy": {"mechanism": "clip-update", "clip": 0.1, "noise_multiplier": 4.0},
         }
     )
-    members = {name: ClientRecord(name, index) for index, name in enumerate("abc")}
+    members = {name: ClientRecord(name) for name in "abc"}
     return PrivacyBudget(settings, build_objective(settings.objective, no_samples(64, 10)), members)
 
 

@@ -19,7 +19,7 @@ MODEL = np.zeros(1000)
 
 
 def fleet_of(limit: int, policy: Literal["stop", "continue"] = "continue") -> Fleet:
-    members = {name: ClientRecord(name, place) for place, name in enumerate(("a", "b"))}
+    members = {name: ClientRecord(name) for name in ("a", "b")}
     return Fleet(
         members=members,
         seed=0,

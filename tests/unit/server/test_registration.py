@@ -22,7 +22,7 @@ def request(client: str, instance: bytes = b"first", protocol: int = PROTOCOL) -
 
 
 def connected(client: str) -> ClientRecord:
-    return ClientRecord(client, 0, queue=asyncio.Queue())
+    return ClientRecord(client, queue=asyncio.Queue())
 
 
 async def joined(registration: Registration, *clients: str) -> list[pb.Assignment | None]:
@@ -129,7 +129,7 @@ async def test_a_late_joiner_is_who_it_was_and_hears_that_the_run_is_over() -> N
     registration.end("the run is over")
     with raises(JoinRefusedError):
         await registration.join(request("c"))
-    assert await registration.join(request("b"), member=ClientRecord("b", 1))  # for its farewell
+    assert await registration.join(request("b"), member=ClientRecord("b"))  # for its farewell
 
 
 async def test_a_run_that_is_over_refuses_everybody_and_says_so() -> None:

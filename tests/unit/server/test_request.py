@@ -53,7 +53,7 @@ class Asked:
         self.request = request_of(t=4, collector=self.collector, deadline=deadline, patience=2, lacks=lacks)
         self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
-            self.members = {name: make_member(name, index) for index, name in enumerate(NAMES)}
+            self.members = {name: make_member(name) for name in NAMES}
         self.calls: dict[str, Call] = {}
         for name, member in self.members.items():
             self.calls[name] = member.post("train", 4, pb.ASK, body(), self.request)
@@ -232,7 +232,7 @@ async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_
     request = request_of(
         collector=collector, deadline=0.05, room=roomy(names, 2 << 20), lacks=lambda request, shortfall, tell: None
     )
-    members = {name: make_member(name, index) for index, name in enumerate(names)}
+    members = {name: make_member(name) for name in names}
     calls = {name: member.post("train", 4, pb.ASK, body(), request) for name, member in members.items()}
     for name, member in members.items():
         request.expect(member, calls[name])
@@ -276,7 +276,7 @@ async def test_the_wait_can_be_ended_at_once_and_leaves_the_question_open(make_a
 
 
 def test_people_hear_who_is_missing_what_happens_and_what_they_can_do(make_member: MakeMember) -> None:
-    members = [make_member(f"client-{i}", i) for i in range(7)]
+    members = [make_member(f"client-{i}") for i in range(7)]
     members[0].queue = asyncio.Queue()
     shortfall = Shortfall("train", 4, 1, 8, 3, "participation.min_replies", members, 120.2)
     assert shortfall.warning(3) == (
@@ -322,7 +322,7 @@ class Stalled:
         )
         self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
-            self.members = {name: make_member(name, index) for index, name in enumerate(self.names)}
+            self.members = {name: make_member(name) for name in self.names}
         self._stalls = stalls
 
     async def finish(self, min_replies: int, limit: float = PATIENCE) -> Sequence[str]:

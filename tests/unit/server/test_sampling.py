@@ -229,7 +229,7 @@ def test_one_without_weight_is_not_drawn_for_one_that_is_absent() -> None:
 
 
 def test_people_are_told_once_after_each_loss(caplog: pytest.LogCaptureFixture) -> None:
-    members = {name: ClientRecord(name, index, pb.ShardDescription(samples=2)) for index, name in enumerate("abcd")}
+    members = {name: ClientRecord(name, pb.ShardDescription(samples=2)) for name in "abcd"}
     fleet = Fleet(
         members=members, seed=5, participation=Participation(sampler=FixedSize(size=3), on_lost_state="continue")
     )
@@ -266,7 +266,7 @@ def test_rounds_and_seeds_draw_differently() -> None:
 
 
 def test_a_run_whose_clients_are_all_lost_says_how_it_can_go_on() -> None:
-    members = {name: ClientRecord(name, index, lost="its journal is gone") for index, name in enumerate("abcd")}
+    members = {name: ClientRecord(name, lost="its journal is gone") for name in "abcd"}
     fleet = Fleet(members=members, seed=5, participation=Participation(on_lost_state="continue"), round=9)
     with raises(RunStoppedError, round=9):
         fleet.sample()

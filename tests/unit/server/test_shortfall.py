@@ -28,7 +28,7 @@ class Watched:
     def __init__(self, **participation: Any) -> None:
         self.said: list[str] = []
         self.waiting = asyncio.Event()
-        members = {name: ClientRecord(name, index) for index, name in enumerate(NAMES)}
+        members = {name: ClientRecord(name) for name in NAMES}
         self.fleet = Fleet(members=members, seed=0, participation=Participation(**participation), round=5)
         self.saved: int | None = None
         self.watching = asyncio.create_task(self.fleet.shortfalls.watch(self.note, self.secure))
@@ -154,7 +154,7 @@ async def test_a_run_that_goes_on_without_lost_clients_waits_for_the_others() ->
 
 async def test_nobody_waits_for_a_newcomer_that_is_gone_again() -> None:
     watched = Watched(deadline=0.01)
-    newcomer = watched.fleet.admit(ClientRecord("client-9", 0))
+    newcomer = watched.fleet.admit(ClientRecord("client-9"))
     with raises(TooFewRepliesError, round=5, phase="train"):
         await asyncio.wait_for(newcomer.ask("train"), PATIENCE)
 

@@ -126,7 +126,7 @@ class Fleeting(Fleet):
 
 
 def fleet_of(clients: int, deadline: float = 5.0) -> Fleeting:
-    members = {name: ClientRecord(name, index) for index, name in enumerate(CLIENTS[:clients])}
+    members = {name: ClientRecord(name) for name in CLIENTS[:clients]}
     return Fleeting(
         members=members,
         seed=0,
