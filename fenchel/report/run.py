@@ -230,12 +230,12 @@ class Run:
         return _table(self._folder.calls, _WORDS)
 
     @cached_property
-    def clients_table(self) -> pa.Table | None:
+    def clients_table(self) -> pa.Table:
         """Figures of the algorithm for each client, as an Arrow table with a row for each client and round.
 
-        ``None`` if the algorithm has no such figures.
+        The table has no rows if the algorithm has no such figures.
         """
-        return _table(self._folder.clients) if tables.exists(self._folder.clients) else None
+        return _table(self._folder.clients, ("client",))
 
     @cached_property
     def steady(self) -> Steady:
@@ -265,12 +265,11 @@ class Run:
 
     @cached_property
     def clients(self) -> Any:
-        """Pandas ``DataFrame`` with a row for each client and round.
+        """Pandas ``DataFrame`` with a row for each client and round, empty if the algorithm has no figures of clients.
 
-        ``None`` if the algorithm has no figures of clients. Without pandas the value is
-        :attr:`fenchel.Run.clients_table`.
+        Without pandas the value is :attr:`fenchel.Run.clients_table`.
         """
-        return None if self.clients_table is None else _frame(self.clients_table)
+        return _frame(self.clients_table)
 
     @cached_property
     def figures(self) -> dict[str, float]:

@@ -79,8 +79,8 @@ def test_tables_are_arrow_tables_where_pandas_is_not_installed(finished: Run, mo
     assert isinstance(finished.calls, pa.Table)
 
 
-def test_figures_of_each_client_are_a_frame_where_there_are_some(finished: Run, tmp_path: Path) -> None:
-    assert finished.clients is None
+def test_figures_of_each_client_are_a_frame_without_rows_where_there_are_none(finished: Run, tmp_path: Path) -> None:
+    assert (finished.clients_table.num_rows, finished.clients_table.column_names) == (0, ["round", "client"])
     values = {
         "rounds": 2,
         "clients": 3,
@@ -89,10 +89,10 @@ def test_figures_of_each_client_are_a_frame_where_there_are_some(finished: Run, 
         "algorithm": {"name": "drfa"},
     }
     run = fenchel.up(values, in_process=True, runs=tmp_path)
-    assert run.clients_table is not None
     assert run.clients_table.num_rows == 6
     pandas = pytest.importorskip("pandas")
     pandas.testing.assert_frame_equal(run.clients, run.clients_table.to_pandas())
+    assert finished.clients.empty
 
 
 def test_a_killed_run_keeps_every_round_but_the_one_that_was_being_written(killed: Run, finished: Run) -> None:
