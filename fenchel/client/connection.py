@@ -264,8 +264,8 @@ class Connection:
         return farewell
 
     async def _ping(self, channel: grpc.aio.Channel) -> None:
-        """Measure round-trip times periodically if the observer has a callback for them."""
-        while (record := self.observer.round_trip) is not None:
+        """Measure round-trip times periodically if the observer asks for them."""
+        while self.observer.times_round_trips:
             started = time.perf_counter()
             try:
                 await CoordinatorStub(channel).Probe(
@@ -274,7 +274,7 @@ class Connection:
             except grpc.aio.AioRpcError as error:
                 log.debug("%s: the round trip could not be measured: %s", self.participant.name, error.details())
             else:
-                record(self.participant.name, time.perf_counter() - started)
+                self.observer.round_trip(self.participant.name, time.perf_counter() - started)
             await asyncio.sleep(_PING_SECONDS)
 
     def _note_answer(self) -> None:

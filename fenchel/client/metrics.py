@@ -14,8 +14,10 @@ from fenchel.proto import fenchel_pb2 as pb
 _PARTS = tuple(stage.timing for stage in CLIENT_STAGES)
 
 
-class ClientMetrics:
-    """Prometheus counters, gauges and histograms of clients."""
+class ClientMetrics(ClientObserver):
+    """Observer that keeps Prometheus counters, gauges and histograms of clients."""
+
+    times_round_trips = True
 
     def __init__(self) -> None:
         self.exposition = made = Exposition()
@@ -46,22 +48,22 @@ class ClientMetrics:
             "fenchel_client_instruction_timestamp_seconds", "When the last instruction came.", "client"
         )
 
-    def observer(self) -> ClientObserver:
-        """Return the observer that updates the metrics."""
-        return ClientObserver(self._opening, self._closed, self._answered, self._round_trip_took)
-
-    def _opening(self, client: str) -> str:
+    def opening(self, client: str) -> str:
+        """Count a stream."""
         self._streams.labels(client).inc()
         self._connected.labels(client).set(1)
         return ""
 
-    def _closed(self, client: str) -> None:
+    def closed(self, client: str) -> None:
+        """Mark the client as disconnected."""
         self._connected.labels(client).set(0)
 
-    def _round_trip_took(self, client: str, seconds: float) -> None:
+    def round_trip(self, client: str, seconds: float) -> None:
+        """Set the last round trip."""
         self._round_trip.labels(client).set(seconds)
 
-    def _answered(self, client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
+    def answered(self, client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
+        """Count an instruction, its times and the bytes of both messages."""
         timing = reply.timing
         self._instructions.labels(client, instruction.phase, "failed" if reply.failure else "done").inc()
         for part in _PARTS:

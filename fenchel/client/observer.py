@@ -1,50 +1,59 @@
-"""Observer hooks of a client process, which do nothing by default."""
+"""Observers of a client process."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from fenchel.proto import fenchel_pb2 as pb
 
 
-@dataclass(frozen=True)
 class ClientObserver:
-    """Callbacks of a client process, called on the event loop with the client id as first argument.
+    """Base class of receivers of the events of a client process, with methods that do nothing.
+
+    They are called on the event loop.
 
     Attributes
     ----------
-    opening
-        Called before each stream to the server. Returns the trace context for the stream's metadata, or "".
-    closed
-        Called when a stream has ended.
-    answered
-        Called with each instruction, its reply and the size of the reply's body in bytes, once the reply is sent.
-    round_trip
-        Called with the round-trip time in seconds, several times a minute; ``None`` disables the measurement.
+    times_round_trips
+        True if round trips are to be measured, several times a minute.
     """
 
-    opening: Callable[[str], str] = lambda client: ""
-    closed: Callable[[str], None] = lambda client: None
-    answered: Callable[[str, pb.Instruction, pb.Reply, int], None] = lambda client, instruction, reply, size: None
-    round_trip: Callable[[str, float], None] | None = None
+    times_round_trips: bool = False
 
-    def beside(self, other: ClientObserver) -> ClientObserver:
-        """Return an observer that calls this observer and then the other.
+    def opening(self, client: str) -> str:
+        """Return the trace context for the metadata of a stream that a client is about to open, or an empty string."""
+        return ""
 
-        Only one of the two can provide the trace context or measure round trips; this observer takes precedence.
-        """
+    def closed(self, client: str) -> None:
+        """Handle the end of a client's stream."""
 
-        def opening(client: str) -> str:
-            mine, theirs = self.opening(client), other.opening(client)
-            return mine or theirs
+    def answered(self, client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
+        """Handle an instruction after its reply was sent, whose body has ``size`` bytes."""
 
-        def closed(client: str) -> None:
-            self.closed(client)
-            other.closed(client)
+    def round_trip(self, client: str, seconds: float) -> None:
+        """Handle a measured round trip to the server."""
 
-        def answered(client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
-            self.answered(client, instruction, reply, size)
-            other.answered(client, instruction, reply, size)
 
-        return ClientObserver(opening, closed, answered, self.round_trip or other.round_trip)
+class ClientObservers(ClientObserver):
+    """Several observers in place of one."""
+
+    def __init__(self, *observers: ClientObserver) -> None:
+        self._observers = observers
+        self.times_round_trips = any(each.times_round_trips for each in observers)
+
+    def opening(self, client: str) -> str:
+        """Return the first trace context that is not empty."""
+        return next(filter(None, [each.opening(client) for each in self._observers]), "")
+
+    def closed(self, client: str) -> None:
+        """Forward :meth:`ClientObserver.closed`."""
+        for each in self._observers:
+            each.closed(client)
+
+    def answered(self, client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
+        """Forward :meth:`ClientObserver.answered`."""
+        for each in self._observers:
+            each.answered(client, instruction, reply, size)
+
+    def round_trip(self, client: str, seconds: float) -> None:
+        """Forward :meth:`ClientObserver.round_trip`."""
+        for each in self._observers:
+            each.round_trip(client, seconds)

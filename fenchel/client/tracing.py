@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _PARTS = tuple(stage.timing for stage in CLIENT_STAGES)
 
 
-class ClientTraces:
-    """Recorder of the spans of all clients in a process, to be used in a ``with`` block.
+class ClientTraces(ClientObserver):
+    """Observer that records spans of all clients in a process, to be used in a ``with`` block.
 
     Parameters
     ----------
@@ -38,24 +38,23 @@ class ClientTraces:
 
     def __exit__(self, *error: object) -> None:
         for client in list(self._streams):
-            self._closed(client)
+            self.closed(client)
         self._tracing.close()
 
-    def observer(self) -> ClientObserver:
-        """Return the observer that records spans."""
-        return ClientObserver(self._opening, self._closed, self._answered)
-
-    def _opening(self, client: str) -> str:
+    def opening(self, client: str) -> str:
+        """Begin the span of a stream, and return its trace context."""
         span = self._tracing.tracer.start_span("stream", attributes={"fenchel.client": client})
         self._streams[client] = span
         return self._tracing.traceparent(span)
 
-    def _closed(self, client: str) -> None:
+    def closed(self, client: str) -> None:
+        """End the span of a stream."""
         span = self._streams.pop(client, None)
         if span is not None:
             span.end()
 
-    def _answered(self, client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
+    def answered(self, client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
+        """Record the span of an instruction."""
         timing = reply.timing
         span = self._tracing.tracer.start_span(
             f"instruction {instruction.phase}",

@@ -106,8 +106,7 @@ def test_an_instruction_is_below_the_question_that_it_names() -> None:
     made, kept = in_memory()
     question = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     reply = pb.Reply(timing=pb.Timing(received_unix_ns=5_000, receive_ns=1_000, answer_ns=3_000, compute_ns=2_000))
-    with ClientTraces(made) as traces:
-        observer = traces.observer()
+    with ClientTraces(made) as observer:
         stream = observer.opening("client-000")
         observer.answered("client-000", pb.Instruction(phase="train", round=3, traceparent=question), reply, 8)
         observer.answered("client-000", pb.Instruction(phase="plain", round=3), pb.Reply(failure="no luck"), 0)

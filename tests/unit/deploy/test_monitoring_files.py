@@ -42,11 +42,9 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     server, client = ServerMetrics("run", settings), ClientMetrics()
     folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "watched")
     asyncio.run(run_in_process(settings, folder, observer=server))
-    watched = client.observer()
-    watched.opening("client-000")
-    assert watched.round_trip is not None
-    watched.round_trip("client-000", 0.01)
-    watched.answered("client-000", pb.Instruction(phase="train"), pb.Reply(timing=pb.Timing(answer_ns=5)), 80)
+    client.opening("client-000")
+    client.round_trip("client-000", 0.01)
+    client.answered("client-000", pb.Instruction(phase="train"), pb.Reply(timing=pb.Timing(answer_ns=5)), 80)
     found: Series = {}
     for metrics in (server, client):
         for family in text_string_to_metric_families(metrics.exposition.text().decode()):
