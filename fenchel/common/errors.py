@@ -176,6 +176,12 @@ class FenchelError(Exception):
         return f"{place}:{'' if self.problem.startswith(chr(10)) else ' '}{self.problem}"
 
 
+def error_class(exit_code: int) -> type[FenchelError] | None:
+    """Return the most general class of errors with which a command ends with this code; ``None`` if there is none."""
+    kinds = (kind for kind in FenchelError.__subclasses__() if kind.exit_code != FenchelError.exit_code)
+    return next((kind for kind in kinds if kind.exit_code == exit_code), None)
+
+
 class SettingsError(FenchelError):
     """Error in settings, in options of a command line or in arguments of a function.
 

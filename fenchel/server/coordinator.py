@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -107,6 +107,7 @@ class Coordinator:
             log.warning("%s", caution)
         self.least_clients = len(names) or expected or 1
         self._failed = False
+        self._cause: Exception | None = None  # error of a client for which the run is cancelled
         self.disclosures = DisclosureRecord(
             folder.disclosures, folder.id, settings.differential_privacy, settings.uplink
         )
@@ -140,6 +141,19 @@ class Coordinator:
         """
         _check_key(self.settings, key)
         self._public_key = key
+
+    def stop_because_of(self, error: Exception, clients: Iterable[str] = ()) -> None:
+        """Record the reason for which the caller is about to cancel :meth:`conduct`.
+
+        Parameters
+        ----------
+        error
+            Error of a client that ends the run.
+        clients
+            Ids of the clients whose processes have ended. The end of the run does not wait for them.
+        """
+        self._cause = self._cause or error
+        self.admission.expect_no_return(clients)
 
     async def conduct(self, revoked: Callable[[bytes], str] = lambda certificate: "") -> Summary:
         """Conduct the run, queue the farewells to its clients, and write and return its summary.
@@ -180,8 +194,14 @@ class Coordinator:
             reason, farewell = str(error), reason_for_clients(error)
             raise
         except asyncio.CancelledError:
-            reason = "interrupted"
-            farewell = None if self._keeps_clients else f"the server was interrupted; {_COME_BACK}"
+            if self._cause is None:
+                reason, farewell = "interrupted", f"the server was interrupted; {_COME_BACK}"
+            else:
+                if isinstance(self._cause, FenchelError):
+                    reason = str(self._cause)
+                farewell = f"another client of the run has failed; {_COME_BACK}"
+            if self._keeps_clients:
+                farewell = None
             raise
         except Exception as error:
             # The command itself prints the traceback of a defect in an algorithm from outside Fenchel.

@@ -15,7 +15,14 @@ from typing import Any
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.data.catalogue import data_folders, locate
-from fenchel.common.errors import INTERRUPTED, CheckpointError, FenchelError, RunStoppedError, SettingsError
+from fenchel.common.errors import (
+    INTERRUPTED,
+    CheckpointError,
+    FenchelError,
+    RunStoppedError,
+    SettingsError,
+    error_class,
+)
 from fenchel.common.settings.link import Link
 from fenchel.common.settings.registry import half, is_outside, keeps_no_state
 from fenchel.common.settings.run import RunSettings
@@ -31,7 +38,7 @@ from fenchel.deploy.launch.launchers.interface import ClientProcess, Launcher, R
 from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
 from fenchel.deploy.launch.words import option_words
-from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying, size_of
+from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, last_words, relaying, size_of
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.membership.secret_exchange import check_designated
@@ -249,6 +256,8 @@ class Deployment:
                         if names and all(map(coordinator.admission.goes_on_without, names)):
                             continue
                         if (error := task.exception()) is not None:
+                            if isinstance(error, Exception):
+                                coordinator.stop_because_of(error, names or ())
                             serving.cancel()
                             await asyncio.gather(serving, return_exceptions=True)
                             raise error
@@ -260,7 +269,7 @@ class Deployment:
             await asyncio.gather(serving, *clients, *watching, return_exceptions=True)
 
     async def _run_clients(self, launcher: Launcher, process: ClientProcess) -> None:
-        """Run a client process until it succeeds, with restarts after interruptions, or raise ``RunStoppedError``."""
+        """Run a client process until it succeeds, with restarts after interruptions, or raise its error."""
         for restart in range(self.restarts + 1):
             await asyncio.sleep(_PAUSES[min(restart, len(_PAUSES) - 1)])
             begin = size_of(process.log)
@@ -280,9 +289,7 @@ class Deployment:
                 return
             is_final = code is not None and code > 0 and code != INTERRUPTED
             if is_final or restart == self.restarts:
-                names = list(process.bundle.identities)
-                who = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-                raise RunStoppedError(f"the process of {who} {how_it_ended(code, process.log, begin)}")
+                raise _client_error(list(process.bundle.identities), code, process.log, begin)
 
     @property
     def _logs(self) -> Path:
@@ -368,6 +375,16 @@ def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str,
         return replace(Credentials.load(Path(folder, "server")), folder=None), {
             name: Credentials.load(Path(folder, name)) for name in names
         }
+
+
+def _client_error(names: Sequence[str], code: int | None, log: Path, begin: int) -> FenchelError:
+    """Return the error with which a client process has ended, from its exit code and the end of its log."""
+    who = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    kind = None if code is None else error_class(code)
+    _, is_told, problem = f"\n{last_words(log, begin)}".rpartition("\nerror: ")  # as the command line shows errors
+    if kind is None or not is_told:
+        return RunStoppedError(f"the process of {who} {how_it_ended(code, log, begin)}")
+    return kind(problem, client=who)
 
 
 def _first_trace(logs: Path, earlier: Mapping[Path, int]) -> str:

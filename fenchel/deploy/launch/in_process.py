@@ -214,6 +214,16 @@ def providers(settings: RunSettings, clients: int, own: OwnFiles | Sequence[Shar
 async def _client(
     coordinator: Coordinator, conducting: asyncio.Task[Summary], participant: Participant, executor: SlotExecutor | None
 ) -> None:
+    try:
+        await _take_part(coordinator, conducting, participant, executor)
+    except Exception as error:  # the task group now cancels the run
+        coordinator.stop_because_of(error, [participant.name])
+        raise
+
+
+async def _take_part(
+    coordinator: Coordinator, conducting: asyncio.Task[Summary], participant: Participant, executor: SlotExecutor | None
+) -> None:
     name = participant.name
     while True:
         reply = await coordinator.admission.join(participant.request(name.encode()))

@@ -287,9 +287,7 @@ def values_and_source(settings: GivenSettings, overrides: Sequence[str]) -> tupl
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to completion, even inside a running event loop, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _in_event_loop():
         try:
             return asyncio.run(work)
         except KeyboardInterrupt as interruption:
@@ -325,6 +323,14 @@ def _wait_for(work: Coroutine[Any, Any, T]) -> T:
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _noted(error: BaseException, *others: BaseException | None) -> BaseException:

@@ -144,13 +144,18 @@ def how_it_ended(code: int | None, log: Path, begin: int = 0) -> str:
     begin
         Size of the log in bytes when the process started. What earlier processes wrote is left out.
     """
-    words = "\n".join(log.read_bytes()[begin:].decode(errors="replace").strip().splitlines()[-8:])
+    words = last_words(log, begin)
     if code is None:
         return f"was killed, or its machine or the connection to it was lost: {words or 'no output in its log'}"
     if code >= 0:
         return f"ended with code {code}: {words or 'no output in its log, perhaps because the disk is full'}"
     cause = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
     return f"was killed by signal {-code} ({signal.strsignal(-code)}){cause}: {words or 'no output in its log'}"
+
+
+def last_words(log: Path, begin: int = 0) -> str:
+    """Return the last eight lines that a process has written to its log since it had ``begin`` bytes."""
+    return "\n".join(log.read_bytes()[begin:].decode(errors="replace").strip().splitlines()[-8:])
 
 
 async def _serve(order: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.data.source import DataSource
@@ -114,6 +114,7 @@ class Admission:
         self._refused = asyncio.Event()
         self._refusal: JoinRefusedError | None = None
         self._over: pb.Farewell | None = None
+        self._gone: set[str] = set()  # clients whose processes have ended
         self._returning: set[str] = set()  # clients whose connection broke just before the end
         self._buffer_pool = BufferPool(KEPT_BYTES)  # memory for large replies, shared by all streams
 
@@ -248,6 +249,7 @@ class Admission:
             self._described.set()
         await self._described.wait()
         if self._over is not None:
+            self._returning.discard(member.name)
             return self._over
         return pb.Welcome()
 
@@ -361,6 +363,10 @@ class Admission:
             self._joined(len(fleet.members), len(fleet.members))
         return len(fleet.members) > before
 
+    def expect_no_return(self, clients: Iterable[str]) -> None:
+        """Record that the processes of clients have ended, so that :meth:`farewells` does not wait for them."""
+        self._gone.update(clients)
+
     def end(self, farewell: pb.Farewell) -> None:
         """Refuse further registrations, and send a farewell to every client of the run, now or when it connects."""
         self._over = farewell
@@ -371,7 +377,7 @@ class Admission:
         for member in self.members.values():
             if member.farewell is not None:
                 continue  # the client is out of the run
-            if not member.connected and member.changed_unix > oldest:
+            if not member.connected and member.changed_unix > oldest and member.name not in self._gone:
                 self._returning.add(member.name)
             member.say_farewell(farewell)
 

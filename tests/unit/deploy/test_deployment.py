@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fenchel.common.errors import INTERRUPTED, RunStoppedError, SettingsError
+from fenchel.common.errors import INTERRUPTED, DataError, FenchelError, RunStoppedError, SettingsError
 from fenchel.common.settings.run import load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch import deployment as module
@@ -33,19 +33,21 @@ class Ended:
 class Launcher:
     """An engine whose processes end as a list says."""
 
-    def __init__(self, codes: Sequence[int | None]) -> None:
+    def __init__(self, codes: Sequence[int | None], words: str = "") -> None:
         self.codes: Iterator[int | None] = iter(codes)
+        self.words = words
         self.started = 0
 
     async def start(self, process: ClientProcess) -> Ended:
-        process.log.touch()
+        with process.log.open("a") as log:
+            log.write(self.words)
         self.started += 1
         return Ended(next(self.codes))
 
 
-async def started(codes: Sequence[int | None], folder: Path) -> int:
-    """Run a client process whose starts end with these codes; return how often it was started."""
-    launcher: Any = Launcher(codes)
+async def started(codes: Sequence[int | None], folder: Path, words: str = "") -> int:
+    """Run a client process whose starts end with these codes and words; return how often it was started."""
+    launcher: Any = Launcher(codes, words)
     process = ClientProcess(number=0, words=(), bundle=Bundle(identities={"a": None}), log=folder / "log")
     await Deployment(load(Path("quickstart"), []), RunFolder(folder), 4)._run_clients(launcher, process)
     return int(launcher.started)
@@ -95,6 +97,26 @@ async def test_a_process_that_was_killed_or_ended_from_outside_is_started_again(
 async def test_an_error_of_its_own_and_a_fourth_end_stop_the_run(codes: Sequence[int | None], tmp_path: Path) -> None:
     with pytest.raises(RunStoppedError):
         await started(codes, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "kind", "said"),
+    [
+        (3, "WARNING odd\nerror: a.csv, row 2: no number", DataError, "client a: a.csv, row 2: no number"),
+        (3, "error: many:\n  a\n  b", DataError, "client a: many:\n  a\n  b"),
+        (3, "no error of the command", RunStoppedError, "the process of a ended with code 3: no error of the command"),
+        (1, "error: odd", RunStoppedError, "the process of a ended with code 1: error: odd"),
+        (77, "error: odd", RunStoppedError, "the process of a ended with code 77: error: odd"),
+        (KILLED, "error: odd", RunStoppedError, "the process of a was killed by signal 9 (Killed)"),
+    ],
+)
+async def test_a_process_that_ends_with_an_error_of_fenchel_ends_the_run_with_it(
+    code: int, words: str, kind: type[FenchelError], said: str, tmp_path: Path
+) -> None:
+    with raises(FenchelError) as failed:
+        await started([code] * 4, tmp_path, words)
+    assert type(failed.value) is kind
+    assert str(failed.value).startswith(said)
 
 
 @pytest.mark.parametrize("processes", [0, -1, 1.5])

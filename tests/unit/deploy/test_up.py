@@ -24,7 +24,7 @@ from gmpy2 import mpz
 
 import fenchel
 from fenchel.common.crypto.residues.interface import Residues
-from fenchel.common.errors import CheckpointError, JoinRefusedError, SettingsError
+from fenchel.common.errors import CheckpointError, DataError, JoinRefusedError, SettingsError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.names import client_names
@@ -133,6 +133,34 @@ def test_data_that_do_not_fit_end_the_run_although_another_client_shares_the_pro
     settings = SETTINGS | {"data": {"name": "own", "classes": [0, 1]}, "network": {"join_timeout": 5}}
     with raises(JoinRefusedError):
         fenchel.up(settings, data=[str(tmp_path / "a.csv"), str(tmp_path / "b.csv")], label="outcome", processes=1)
+
+
+@pytest.mark.parametrize("processes", [None, pytest.param(2, marks=pytest.mark.cluster)])
+def test_a_run_that_a_client_cannot_take_part_in_ends_with_its_error_and_has_it(
+    processes: int | None, tmp_path: Path
+) -> None:
+    for name, age in (("a", "40"), ("b", "old")):
+        (tmp_path / f"{name}.csv").write_text(f"age,outcome\n{age},1\n50,0\n")
+    settings = SETTINGS | {"data": {"name": "own", "classes": [0, 1]}}
+    files = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
+    with raises(DataError) as failed:
+        fenchel.up(
+            settings,
+            data=files,
+            label="outcome",
+            in_process=processes is None,
+            processes=processes,
+            runs=tmp_path / "runs",
+        )
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert json.loads((folder / "summary.json").read_text())["reason"] == str(failed.value)
+    assert "b.csv, row 1, column 'age'" in str(failed.value)
+
+
+def test_an_error_of_the_caller_has_no_other_error_above_it() -> None:
+    with raises(DataError) as failed:
+        fenchel.up(SETTINGS, data="no-such-file.csv", label="y")
+    assert failed.value.__context__ is None
 
 
 @pytest.mark.cluster

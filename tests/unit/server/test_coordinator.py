@@ -17,6 +17,7 @@ import pytest
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.errors import (
     CheckpointError,
+    DataError,
     FenchelError,
     JoinRefusedError,
     RunStoppedError,
@@ -342,6 +343,53 @@ async def test_the_server_does_not_wait_for_clients_that_were_long_gone(
         member.changed_unix -= 3600
     await ending(made, Ends(None), monkeypatch).conduct()
     await made.farewells()
+    assert not made.admission._returning
+
+
+async def test_a_run_that_is_cancelled_for_a_client_says_why_and_waits_for_no_process_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, member = coordinator(tmp_path)
+    made.admission.members["a"].mark_lost("its journal is gone")  # whom the server does not wait for
+    rounds = Ends(None)
+    waiting = asyncio.Event()
+
+    async def go(*, fresh: bool) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rounds, "go", go)
+    conducting = asyncio.create_task(ending(made, rounds, monkeypatch).conduct())
+    await waiting.wait()
+    made.stop_because_of(DataError("no number", source="b.csv"), ["b"])
+    conducting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await conducting
+    assert json.loads(made.folder.summary.read_text())["reason"] == "b.csv: no number"
+    assert member.farewell is not None
+    assert "b.csv" not in member.farewell.reason
+    assert not made.admission._returning
+
+
+async def test_a_client_that_waits_for_the_others_at_the_end_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run_of(tmp_path, data={"name": "digits"})
+    made.admission.members.update(a=ClientRecord("a"), b=ClientRecord("b"))
+    made.admission.members["b"].changed_unix -= 3600
+    await asyncio.gather(*(made.admission.join(joining(name)) for name in "ab"))
+    stream = MemoryStream()
+    serving = asyncio.create_task(made.admission.work("a", b"a", stream.other_side()))
+    for frame in frames(pb.Hello(shard=shard())):
+        await stream.write(frame)
+    while made.admission.members["a"].shard is None:
+        await asyncio.sleep(0)
+    made.admission.end(pb.Farewell(reason="another client has failed"))
+    answer = await stream.read()
+    stream.outgoing.put_nowait(None)
+    await serving
+    assert answer is not None
+    assert parse(answer).head == pb.Farewell(reason="another client has failed")
     assert not made.admission._returning
 
 
