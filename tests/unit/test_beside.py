@@ -122,6 +122,12 @@ def test_the_hooks_of_a_commit_are_the_commands_of_make_lint() -> None:
     assert {hook["language"] for hook in hooks} == {"system"}
 
 
-def test_jobs_that_try_extras_are_for_extras_that_exist() -> None:
-    assert JOBS.keys() - {CORE} <= set(extras())
+def test_each_extra_but_that_for_development_has_a_job_that_tries_it() -> None:
+    assert JOBS.keys() == {CORE, *extras()} - {"dev"}
     assert set(LARGE) <= set(extras())
+
+
+def test_a_workflow_tries_the_large_extras_too() -> None:
+    steps = parsed(ROOT / ".github" / "workflows" / "extras.yml")["jobs"]["extras"]["steps"]
+    named = [re.search(r"^make extras [^']*?(?:EXTRAS='(.*)')?$", step["run"]) for step in steps if "run" in step]
+    assert [found and set((found[1] or "").split()) for found in named] == [set(), set(LARGE) - {"dev"}]
