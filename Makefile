@@ -16,7 +16,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # Tests start hundreds of processes, none of which should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install torch engines trackers helm sphinx demo test fast slow test-all explore tables site docs notebooks plotly fuzz lint format bench bench-peers bench-first-hour dist extras proto lock clean
+.PHONY: help install torch engines trackers helm sphinx demo test fast coverage slow test-all explore tables site docs notebooks plotly fuzz lint format bench bench-peers bench-first-hour dist extras proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,11 @@ test: $(READY)  ## what a change can break, in five minutes: also real clusters,
 
 fast: $(READY)  ## the tests of parts, without a cluster
 	$(BIN)/python -m pytest -m 'not docker and not slow and not cluster' $(SPREAD) tests/unit
+
+coverage: $(READY)  ## which lines and branches the tests of parts reach, in build/coverage
+	$(PIP) 'pytest-cov==7.1.0'
+	$(BIN)/python -m pytest -m 'not docker and not slow and not cluster' $(SPREAD) --cov --cov-report=term \
+		--cov-report=html:build/coverage tests/unit
 
 slow: $(READY)  ## statistics, long convergence, every parameter, ten kills for each algorithm
 	$(BIN)/python -m pytest -m 'slow and not docker' $(SPREAD)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LARGE = ("dev", "ray", "torch")
-"""Extras that are tried only where they are named: they take hundreds of megabytes."""
+LARGE = ("dev", "onnx", "ray", "torch")
+"""Extras that are tried only where they are named: they take up to six gigabytes."""
 
 CORE = "none"
 """Stands for an environment without extras."""
@@ -33,6 +33,52 @@ PANDAS = """
 import fenchel, pandas
 run = fenchel.up("fedavg-digits", overrides=["rounds=2"], in_process=True)
 assert isinstance(run.metrics, pandas.DataFrame) and len(run.metrics) == 2
+"""
+
+ONNX = """
+import fenchel, numpy, onnx.reference
+run = fenchel.up("quickstart", overrides=["rounds=2"], in_process=True)
+graph = onnx.reference.ReferenceEvaluator(run.model_for("onnx"))
+samples = numpy.random.default_rng(0).normal(size=(5, 30)).astype(run.model.dtype)
+numpy.testing.assert_allclose(*graph.run(["scores"], {"samples": samples}), run.decision_function(samples), rtol=1e-4)
+"""
+
+# What the libraries of trackers read back of the files that they wrote.
+TENSORBOARD = """
+import glob
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+(file,) = glob.glob("runs/*/tensorboard/events.out.tfevents.*")
+assert [scalar.step for scalar in EventAccumulator(file).Reload().Scalars("objective")] == [1, 2]
+"""
+MLFLOW = """
+import mlflow
+client = mlflow.MlflowClient()
+(run,) = client.search_runs([client.get_experiment_by_name("fenchel").experiment_id])
+assert run.info.status == "FINISHED" and run.data.params["rounds"] == "2", run
+assert [metric.step for metric in client.get_metric_history(run.info.run_id, "objective")] == [1, 2]
+"""
+
+# A cluster of this machine alone, which ends with the command.
+RAY = """
+import fenchel, ray
+cluster = ray.init(num_cpus=4, include_dashboard=False).address_info["gcs_address"]
+run = fenchel.up("fedavg-digits", overrides=["rounds=2"], on="ray", engine={"address": cluster})
+assert run.completed
+"""
+
+# There is no cluster, so the error shows that its client was called.
+KUBERNETES = """
+import fenchel, pathlib
+pathlib.Path("kubeconfig").write_text('''
+current-context: none
+contexts: [{name: none, context: {cluster: none, user: none}}]
+clusters: [{name: none, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: none, user: {}}]
+''')
+try:
+    fenchel.up("fedavg-digits", overrides=["rounds=2"], on="kubernetes")
+except fenchel.FenchelError as error:
+    print(error)
 """
 
 
@@ -53,6 +99,8 @@ def settings(*overrides: str) -> tuple[str, ...]:
 
 UP = ("fenchel", "up")
 TUNE = ("fenchel", "tune", "tune-fedavg-digits", "--in-process", "--trials", "4", *SHORT)
+CLUSTER = (("KUBECONFIG", "kubeconfig"),)
+STORE = (("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db"),)
 COLLECTOR = (("OTEL_TRACES_EXPORTER", "otlp"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
 
 JOBS: dict[str, tuple[Job, ...]] = {
@@ -73,11 +121,27 @@ JOBS: dict[str, tuple[Job, ...]] = {
     # There is no collector, so the warning shows that spans were made and sent.
     "otel": (Job((*UP, "fedavg-digits", *SHORT), prints="traces cannot be sent to", variables=COLLECTOR),),
     "optuna": (Job((*TUNE, "--runs", "runs"), writes="runs/*/best.yaml"),),
-    "kubernetes": (Job(("fenchel", "doctor"), prints="--on kubernetes  installed"),),
-    "ray": (
-        Job(("fenchel", "doctor"), prints="--on ray         installed"),
-        Job((*UP, "fedavg-digits", *SHORT, "--on", "ray"), prints="completed"),
+    "tensorboard": (
+        Job((*UP, "quickstart", *SHORT, "--runs", "runs", "--track", "tensorboard"), prints="completed"),
+        Job(("python", "-c", TENSORBOARD)),
     ),
+    "mlflow": (
+        Job((*UP, "quickstart", *SHORT, "--track", "mlflow"), prints="completed", variables=STORE),
+        Job(("python", "-c", MLFLOW), variables=STORE),
+    ),
+    "wandb": (
+        Job(
+            (*UP, "quickstart", *SHORT, "--runs", "runs", "--track", "wandb"),
+            prints="completed",
+            writes="runs/*/wandb/offline-run-*/run-*.wandb",
+        ),
+    ),
+    "kubernetes": (
+        Job(("fenchel", "doctor"), prints="--on kubernetes  installed"),
+        Job(("python", "-c", KUBERNETES), prints="the cluster does not answer", variables=CLUSTER),
+    ),
+    "ray": (Job(("fenchel", "doctor"), prints="--on ray         installed"), Job(("python", "-c", RAY))),
+    "onnx": (Job(("python", "-c", ONNX)),),
     "torch": (Job((*UP, "mlp-digits", *SHORT, "--clients", "4"), prints="completed"),),
 }
 

@@ -116,6 +116,21 @@ def test_imports_go_one_way_only() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_pages_give_the_layers_of_the_contract() -> None:
+    contract = re.search(r"^layers =\n((?: .*\n)+)", (ROOT / ".importlinter").read_text(), re.MULTILINE)
+    assert contract is not None
+    layers = [set(re.findall(r"fenchel\.(\w+)", line)) for line in reversed(contract[1].splitlines())]
+    listed = re.search(
+        r"^\* A part imports only those before it: (.*)\.$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert listed is not None
+    assert [set(re.findall(r"`(\w+)`", each)) for each in listed[1].split(", ")] == layers
+    drawn = re.search(r"^ +proto --> .*", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    assert drawn is not None
+    names = [re.sub(r'.*\["(.*)"\]', r"\1", each) for each in drawn[0].split(" --> ")]
+    assert [set(re.findall(r"\w+", each)) for each in names] == layers
+
+
 def test_every_import_of_fenchel_is_by_its_name() -> None:
     assert [f"{each.place} imports {each.module}" for each in all_imports() if each.top in PACKAGES] == []
 

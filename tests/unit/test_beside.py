@@ -122,6 +122,23 @@ def test_the_hooks_of_a_commit_are_the_commands_of_make_lint() -> None:
     assert {hook["language"] for hook in hooks} == {"system"}
 
 
-def test_jobs_that_try_extras_are_for_extras_that_exist() -> None:
-    assert JOBS.keys() - {CORE} <= set(extras())
+def test_each_extra_but_that_for_development_has_a_job_that_tries_it() -> None:
+    assert JOBS.keys() == {CORE, *extras()} - {"dev"}
     assert set(LARGE) <= set(extras())
+
+
+def test_a_workflow_tries_the_large_extras_too() -> None:
+    steps = parsed(ROOT / ".github" / "workflows" / "extras.yml")["jobs"]["extras"]["steps"]
+    named = [re.search(r"^make extras [^']*?(?:EXTRAS='(.*)')?$", step["run"]) for step in steps if "run" in step]
+    assert [found and set((found[1] or "").split()) for found in named] == [set(), set(LARGE) - {"dev"}]
+
+
+def test_coverage_is_measured_of_the_fast_tests_and_uploaded() -> None:
+    recipes = dict(re.findall(r"^(fast|coverage):.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE))
+    (chosen,) = re.findall(r"-m '.*?'", recipes["fast"])
+    assert chosen in recipes["coverage"]
+    (folder,) = re.findall(r"--cov-report=html:(\S+)", recipes["coverage"])
+    jobs = parsed(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
+    environments = [step["env"] for name in ("fast", "coverage") for step in jobs[name]["steps"] if "env" in step]
+    assert environments[0] == environments[1]
+    assert jobs["coverage"]["steps"][-1]["with"]["path"] == f"{folder}/"

@@ -55,12 +55,15 @@ def kept() -> Iterator[Callable[[Sequence[str]], Any]]:
     [
         fenchel.FederatedClassifier(random_state=0),
         fenchel.FederatedRegressor(random_state=0),
-        pytest.param(
-            fenchel.FederatedClassifier(random_state=0, in_process=False, clients=2),
-            marks=[pytest.mark.cluster, pytest.mark.timeout(1800)],
+        *(
+            pytest.param(
+                kind(random_state=0, in_process=False, clients=2),
+                marks=[pytest.mark.cluster, pytest.mark.timeout(1800)],
+            )
+            for kind in (fenchel.FederatedClassifier, fenchel.FederatedRegressor)
         ),
     ],
-    ids=["classifier", "regressor", "real processes"],
+    ids=["classifier", "regressor", "classifier on real processes", "regressor on real processes"],
 )
 def test_scikit_learn_accepts_them(estimator: Any, kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fenchel.estimators.up", partial(fenchel.up, processes=1))  # it fits some 170 times
