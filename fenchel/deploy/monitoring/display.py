@@ -120,6 +120,7 @@ class Display(Observer):
         self._left = TimeLeft(rounds)
         self._rows: deque[Row] = deque(maxlen=_SHOWN_ROWS)
         self._status = "starting"
+        self._present = 0
         self._live = None
         if console.is_terminal:
             # Output of the calling program must not be redirected if its standard output is a file.
@@ -146,7 +147,10 @@ class Display(Observer):
 
     def joined(self, present: int, expected: int | None) -> None:
         """Show the number of clients that are ready."""
-        self.say(f"{present} of {expected or '?'} clients ready")
+        ready = f"{present} of {expected or '?'} clients ready"
+        again = present == self._present
+        self._present = present
+        self.say(f"a client is connected again; {ready}" if again else ready)
 
     def waiting(self, reason: str) -> None:
         """Show in the live table the reason why the run waits. Without a table, only the log contains the reason."""

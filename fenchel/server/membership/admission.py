@@ -114,6 +114,7 @@ class Admission:
         self._refused = asyncio.Event()
         self._refusal: JoinRefusedError | None = None
         self._over: pb.Farewell | None = None
+        self._present: set[str] = set()  # clients that this process has admitted
         self._gone: set[str] = set()  # clients whose processes have ended
         self._returning: set[str] = set()  # clients whose connection broke just before the end
         self._buffer_pool = BufferPool(KEPT_BYTES)  # memory for large replies, shared by all streams
@@ -188,6 +189,7 @@ class Admission:
             self._buffer_pool,
             budgets=self._settings.differential_privacy is not None,
         )
+        before = member.streams
         try:
             await conversation.run(lambda hello: self._admit(member, hello))
         except asyncio.CancelledError:
@@ -202,6 +204,14 @@ class Admission:
                 task.uncancel()
                 raise
             raise
+        finally:
+            if member.streams > before and member.serving is asyncio.current_task() and self._awaits(member):
+                self._remarks.add(
+                    logging.WARNING, client, f"client {client} disconnected; its replies count again once it is back"
+                )
+
+    def _awaits(self, member: ClientRecord) -> bool:
+        return self._over is None and member.farewell is None and member.takes_part
 
     @property
     def is_over(self) -> bool:
@@ -243,14 +253,16 @@ class Admission:
             )
         if member.lost is not None:
             return pb.Farewell(reason=f"this client is lost to run {self._run}: {member.lost}")
-        described = sum(other.shard is not None for other in self.members.values())
-        self._joined(described, len(self.members))
-        if described == len(self.members):
+        self._present.add(member.name)
+        self._joined(len(self._present), len(self.members))
+        if all(other.shard is not None for other in self.members.values()):
             self._described.set()
         await self._described.wait()
         if self._over is not None:
             self._returning.discard(member.name)
             return self._over
+        if member.streams:
+            self._remarks.add(logging.INFO, member.name, f"client {member.name} is connected again")
         return pb.Welcome()
 
     async def _admit_late(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -269,10 +270,14 @@ class Observers(Observer):
         if id(observer) in self._failed:
             return
         self._failed.add(id(observer))
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         log.warning(
-            "observer %s failed in %s (%s: %s). The run continues; further errors of this observer are not logged",
+            "observer %s failed in %s (%s, line %s: %s: %s). The run continues; further errors of this observer are "
+            "not logged",
             type(observer).__name__,
             method,
+            frame.filename,
+            frame.lineno,
             type(error).__name__,
             error,
         )

@@ -87,6 +87,18 @@ def test_what_a_run_waits_for_stands_below_the_table_until_it_goes_on(said: list
     assert ("waiting for 1 more" in last) == stands
 
 
+def test_a_client_that_is_back_is_no_further_one() -> None:
+    def join(display: Display) -> None:
+        for present in (1, 2, 2):
+            display.joined(present, 2)
+
+    assert displayed(join, terminal=False).splitlines() == [
+        "1 of 2 clients ready",
+        "2 of 2 clients ready",
+        "a client is connected again; 2 of 2 clients ready",
+    ]
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_words_are_shown_as_they_are(terminal: bool) -> None:
     """A traceback may hold what looks like markup, and what is none."""

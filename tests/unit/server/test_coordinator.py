@@ -41,6 +41,7 @@ from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.membership.admission import Admission
 from fenchel.server.rounds import Rounds
+from fenchel.server.telemetry.observer import Observer
 from tests.messages import raises
 
 SETTINGS: dict[str, Any] = {
@@ -391,6 +392,51 @@ async def test_a_client_that_waits_for_the_others_at_the_end_is_not_waited_for(
     assert answer is not None
     assert parse(answer).head == pb.Farewell(reason="another client has failed")
     assert not made.admission._returning
+
+
+class Counting(Observer):
+    """Notes how many clients are ready."""
+
+    def __init__(self) -> None:
+        self.ready: list[tuple[int, int | None]] = []
+
+    def joined(self, present: int, expected: int | None) -> None:
+        self.ready.append((present, expected))
+
+
+async def connected(made: Coordinator, client: str) -> tuple[MemoryStream, asyncio.Task[None]]:
+    """Open a stream of a client, and wait until the client is welcome."""
+    stream = MemoryStream()
+    serving = asyncio.create_task(made.admission.work(client, client.encode(), stream.other_side()))
+    for frame in frames(pb.Hello(shard=shard())):
+        await stream.write(frame)
+    answer = await stream.read()
+    assert answer is not None
+    assert isinstance(parse(answer).head, pb.Welcome)
+    return stream, serving
+
+
+async def test_the_log_says_that_a_client_of_the_run_is_gone_and_that_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    watching = Counting()
+    settings = validate(SETTINGS | {"data": {"name": "digits"}, "clients": 1})
+    made = Coordinator(settings, RunFolder.create(tmp_path, "run"), observer=watching)
+    made.admission.members.update(a=ClientRecord("a"))
+    await made.admission.join(joining("a"))
+    stream, serving = await connected(made, "a")
+    stream.outgoing.put_nowait(None)
+    await serving
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert said == [("WARNING", "client a disconnected; its replies count again once it is back")]
+    stream, serving = await connected(made, "a")
+    assert caplog.messages[1:] == ["client a is connected again"]
+    assert watching.ready == [(1, 1), (1, 1)]
+    made.admission.end(pb.Farewell(completed=True))
+    stream.outgoing.put_nowait(None)
+    await serving
+    assert len(caplog.messages) == 2, "a client that leaves at the end is not missed"
 
 
 @pytest.mark.parametrize("policy", ["stop", "continue"])

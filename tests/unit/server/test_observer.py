@@ -117,6 +117,7 @@ def test_an_observer_that_fails_is_logged_once_and_changes_nothing(
         folder = conducted(settings, tmp_path, Observers(failing, other))
     warnings = [record.getMessage() for record in caplog.records if "Failing" in record.getMessage()]
     assert len(warnings) == 1
+    assert f"{__file__}, line " in warnings[0]
     assert "no server" in warnings[0]
     assert [note[0] for note in failing.notes] == [note[0] for note in other.notes]
     assert folder.model.read_bytes() == plain.model.read_bytes()
