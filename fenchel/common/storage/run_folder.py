@@ -111,13 +111,19 @@ class RunFolder:
 
     @contextmanager
     def kept_if_begun(self) -> Iterator[None]:
-        """Remove the folder if the block raises a ``FenchelError`` and the run has neither checkpoint nor summary."""
+        """Remove what is of no use if the block raises an error and the run cannot be resumed.
+
+        These are copies of the caller's data, and the whole folder if the run has not even a summary after a
+        ``FenchelError``.
+        """
         try:
             yield
-        except FenchelError:
+        except BaseException as error:
             # On a full disk the summary may be missing, but a run with a checkpoint can be resumed.
-            if not any(part.exists() for part in (self.summary, self.checkpoint, self.previous_checkpoint)):
-                shutil.rmtree(self.path)
+            if not (self.checkpoint.exists() or self.previous_checkpoint.exists()):
+                shutil.rmtree(self.data, ignore_errors=True)
+                if isinstance(error, FenchelError) and not self.summary.exists():
+                    shutil.rmtree(self.path)
             raise
 
     settings = Part("settings.yaml")

@@ -55,6 +55,23 @@ def test_a_run_without_one_promises_nothing(
     assert folder.path.exists() != isinstance(how, FenchelError)
 
 
+@pytest.mark.parametrize("how", [KeyboardInterrupt(), asyncio.CancelledError(), RunStoppedError("too few")])
+@pytest.mark.parametrize("saved", [None, "checkpoint", "previous_checkpoint"])
+def test_copies_of_data_are_kept_only_for_a_run_that_can_go_on(
+    tmp_path: Path, saved: str | None, how: BaseException
+) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    folder.summary.write_text("{}")
+    folder.data.mkdir()
+    (folder.data / "all.parquet").write_bytes(b"patients")
+    if saved is not None:
+        getattr(folder, saved).write_bytes(b"saved")
+    with pytest.raises(type(how)):
+        ended(folder, how)
+    assert folder.summary.exists()
+    assert folder.data.exists() == (saved is not None)
+
+
 @pytest.mark.parametrize("saved", ["checkpoint", "previous_checkpoint"])
 def test_a_full_disk_takes_no_folder_away_that_has_a_checkpoint(tmp_path: Path, saved: str) -> None:
     """On a full disk the summary is missing, and the checkpoint is all that there is."""
