@@ -98,9 +98,7 @@ def test_a_value_where_a_list_is_needed_is_refused(tmp_path: Path, given: dict[s
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow
-def test_diverging_combinations_do_not_stop_the_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_diverging_combinations_do_not_stop_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     runs = fenchel.sweep(dict(BASE), seeds=[1, 2], grid={STEP: [1e300, 0.5]}, runs=tmp_path, in_process=True)
     assert [run.state for run in runs] == ["stopped", "stopped", "completed", "completed"]
     assert [run.settings.seed for run in runs] == [1, 2, 1, 2]
