@@ -12,6 +12,7 @@ import numpy as np
 from fenchel.report import figure_names, summary
 from fenchel.report.columns import Floats
 from fenchel.report.curves import Curves, curves_of_all, known_figures
+from fenchel.report.files import flat
 from fenchel.report.formatting import UNKNOWN, figure_text
 from fenchel.report.run import Run
 
@@ -168,7 +169,7 @@ def run_names(groups: Sequence[SeedGroup], runs: Sequence[Run]) -> list[str]:
 
 def _key(run: Run) -> str:
     """Return the settings without the seed and without null values, as text."""
-    values = {key: value for key, value in summary.flat(run.settings_values).items() if value is not None}
+    values = {key: value for key, value in flat(run.settings_values).items() if value is not None}
     return repr(sorted((key, value) for key, value in values.items() if key != "seed"))
 
 

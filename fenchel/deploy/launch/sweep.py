@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -21,6 +20,7 @@ import yaml
 from fenchel.common.errors import FenchelError, SettingsError, StorageError
 from fenchel.common.settings.run import RunSettings, change, validate
 from fenchel.common.settings.section import yaml_value
+from fenchel.report.formatting import changes_text
 from fenchel.report.index import run_folders
 
 if TYPE_CHECKING:
@@ -51,12 +51,7 @@ class SweepPoint:
     @property
     def label(self) -> str:
         """Text of the changes, such as ``step_size=0.1 seed=3``."""
-        return " ".join(f"{key.rpartition('.')[2]}={_shown(value)}" for key, value in self.changes.items())
-
-
-def _shown(value: Any) -> str:
-    """Return a value in YAML syntax such as ``null`` or ``true``, with texts unquoted."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+        return changes_text(self.changes)
 
 
 @dataclass(frozen=True)
