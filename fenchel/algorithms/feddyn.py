@@ -23,7 +23,7 @@ from fenchel.fleet.cohort import Cohort
 
 
 class FedDynSettings(WeightedSumSettings):
-    """Dynamic regularisation of local objectives, so that their minimisers agree (Acar et al. 2021, Algorithm 1)."""
+    """Dynamically regularised local losses (Acar et al. 2021)."""
 
     uses_uplink: ClassVar[bool] = True
 

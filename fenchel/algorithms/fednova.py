@@ -17,7 +17,7 @@ from fenchel.common.wire.values import Values
 
 
 class FedNovaSettings(WeightedAverageSettings):
-    """Normalised averaging: a client's influence does not depend on its number of local steps."""
+    """Averages normalised by local steps (Wang et al. 2020)."""
 
     uses_uplink: ClassVar[bool] = True
 

@@ -21,7 +21,7 @@ _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class FedOptSettings(WeightedAverageSettings):
-    """FedAvg with an adaptive optimiser on the server, which uses the mean change as negative gradient."""
+    """Adaptive optimiser on the server (Reddi et al. 2021)."""
 
     uses_uplink: ClassVar[bool] = True
     uses_optimizer: ClassVar[bool] = True

@@ -24,7 +24,7 @@ from fenchel.fleet.cohort import Cohort
 
 
 class FedPDSettings(WeightedSumSettings):
-    """Primal-dual method that skips communication at random (Zhang, Hong, Dhople, Yin, Liu 2021)."""
+    """Primal-dual method that skips rounds (Zhang et al. 2021)."""
 
     name: Literal["fedpd"] = "fedpd"
     proximal_step: PositiveFloat = Field(

@@ -33,7 +33,7 @@ Dual = Literal["private", "public"]
 
 
 class FedPDMSettings(LocalTrainingSettings):
-    """Federated primal-dual method for non-convex and non-smooth problems (Li et al.)."""
+    """Primal-dual method for non-convex problems (Li et al.)."""
 
     uses_uplink: ClassVar[bool] = True
     treats_regularizer: ClassVar[bool] = True

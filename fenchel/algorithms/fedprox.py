@@ -15,7 +15,7 @@ from fenchel.common.settings.algorithm import AlgorithmSettings
 
 
 class FedProxSettings(WeightedAverageSettings):
-    """FedAvg with a proximal term in the local objectives (Li et al. 2020, Algorithm 2)."""
+    """FedAvg with a local proximal term (Li et al. 2020)."""
 
     uses_uplink: ClassVar[bool] = True
     uses_optimizer: ClassVar[bool] = True

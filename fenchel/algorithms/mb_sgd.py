@@ -16,7 +16,7 @@ from fenchel.fleet.fleet import Fleet
 
 
 class MiniBatchSGDSettings(WeightedSumSettings):
-    """Gradient descent on the server, with stochastic gradients at the global model."""
+    """Mini-batch SGD, one step of the server in each round."""
 
     name: Literal["mb-sgd"] = "mb-sgd"
     step_size: PositiveFloat = Field(0.1, description="learning rate of the server's step (eta)")

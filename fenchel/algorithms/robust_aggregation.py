@@ -28,7 +28,7 @@ log = logging.getLogger("fenchel.server")
 
 
 class RobustAggregationSettings(LocalTrainingSettings):
-    """Aggregation rule in place of the mean, and the number of faulty models that it tolerates."""
+    """Median, trimmed mean or Krum, against faulty clients."""
 
     treats_regularizer: ClassVar[bool] = True
     uses_uplink: ClassVar[bool] = True

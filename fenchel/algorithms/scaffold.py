@@ -24,7 +24,7 @@ from fenchel.fleet.uplink import ReceivedVector
 
 
 class ScaffoldSettings(WeightedSumSettings):
-    """Local steps corrected by control variates (Karimireddy et al. 2020, Algorithm 1)."""
+    """Local steps with control variates (Karimireddy et al. 2020)."""
 
     uses_uplink: ClassVar[bool] = True
 

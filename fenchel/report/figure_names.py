@@ -1,7 +1,8 @@
-"""Names of figures: titles and kinds."""
+"""Names of figures: titles, kinds and ranges."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 _KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
@@ -56,3 +57,17 @@ def is_share(figure: str) -> bool:
 def is_ranking(figure: str) -> bool:
     """Return True if a figure measures the ranking of samples, so that small differences matter."""
     return figure.endswith(("_auc", "_auc_error", "_average_precision"))
+
+
+def range_of(figure: str, *, signed_losses: bool) -> tuple[float, float]:
+    """Return the smallest and largest possible value of a figure, infinite where they are not known.
+
+    Parameters
+    ----------
+    signed_losses
+        Whether the losses may be negative, as those of an objective from outside Fenchel.
+    """
+    if is_share(figure):
+        return 0.0, 1.0
+    is_loss = figure.endswith("_loss") or figure in ("objective", "uniform_objective", "primal_objective")
+    return 0.0 if is_loss and not signed_losses else -math.inf, math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,14 @@ def values_of(text: str, path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise CheckpointError("the file is not a mapping of settings; copy the run folder again", source=path)
     return values
+
+
+def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

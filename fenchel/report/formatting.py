@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -105,6 +107,14 @@ def bounded_text(figure: str, figures: Mapping[str, float]) -> str:
     error = figures.get(f"{figure}_error", math.nan)
     bound = f" ± {figure_text(figure, error)}" if math.isfinite(value) and error > 0 else ""
     return figure_text(figure, value) + bound
+
+
+def changes_text(changes: Mapping[str, Any]) -> str:
+    """Return settings by dotted key as short text, such as ``step_size=0.1 seed=3``, with values in YAML."""
+    texts = (
+        (key, value if isinstance(value, str) else json.dumps(value, default=str)) for key, value in changes.items()
+    )
+    return " ".join(f"{key.rpartition('.')[2]}={text}" for key, text in texts)
 
 
 def count_text(count: int, noun: str) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fenchel.report import summary
+from fenchel.report import figure_names, summary
 from fenchel.report.columns import Floats
 from fenchel.report.curves import Curves, curves_of_all, known_figures
+from fenchel.report.files import flat
 from fenchel.report.formatting import UNKNOWN, figure_text
 from fenchel.report.run import Run
 
@@ -37,21 +38,24 @@ class Estimate:
         Half-width of the confidence interval; nan with fewer than two seeds.
     seeds
         Number of seeds.
+    limits
+        Smallest and largest possible value of the figure, at which the interval is cut.
     """
 
     mean: float
     half_width: float
     seeds: int
+    limits: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def low(self) -> float:
         """Lower end of the interval."""
-        return self.mean - self.half_width
+        return float(np.clip(self.mean - self.half_width, *self.limits))
 
     @property
     def high(self) -> float:
         """Upper end of the interval."""
-        return self.mean + self.half_width
+        return float(np.clip(self.mean + self.half_width, *self.limits))
 
     def text(self, figure: str) -> str:
         """Return the mean of a figure as text, with the half-width if it is known."""
@@ -87,7 +91,13 @@ class SeedGroup:
     def estimate(self, figure: str) -> Estimate:
         """Return the mean of a final figure over the seeds for which it is known; infinite if any of them diverged."""
         values = [run.figures[figure] for run in self.counted if figure in run.figures]
-        return estimate([value for value in values if not math.isnan(value)])
+        return estimate([value for value in values if not math.isnan(value)], self.limits(figure))
+
+    def limits(self, figure: str) -> tuple[float, float]:
+        """Return the smallest and largest possible value of a figure in these runs."""
+        objective = self.runs[0].settings_values.get("objective")
+        own = isinstance(objective, Mapping) and objective.get("kind") == "own"
+        return figure_names.range_of(figure, signed_losses=own)
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -120,12 +130,12 @@ class Band:
     high: Mapping[str, Floats]
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of values and the half-width of its confidence interval by Student's t."""
+def estimate(values: Sequence[float], limits: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:
+    """Return the mean of values between limits and the half-width of its confidence interval by Student's t."""
     if not values:
-        return Estimate(math.nan, math.nan, 0)
+        return Estimate(math.nan, math.nan, 0, limits)
     mean, half_width = _interval(np.array(values, np.float64)[:, None])
-    return Estimate(float(mean[0]), float(half_width[0]), len(values))
+    return Estimate(float(mean[0]), float(half_width[0]), len(values), limits)
 
 
 def groups_of(runs: Sequence[Run]) -> list[SeedGroup]:
@@ -146,7 +156,7 @@ def bands_of(groups: Sequence[SeedGroup], runs: Sequence[Run], optima: Sequence[
     A group without a completed run has the curves of its first run, without intervals.
     """
     curves = dict(zip(map(id, runs), curves_of_all(runs, optima), strict=True))
-    return [_band([curves[id(run)] for run in group.counted or group.runs[:1]]) for group in groups]
+    return [_band([curves[id(run)] for run in group.counted or group.runs[:1]], group.limits) for group in groups]
 
 
 def run_names(groups: Sequence[SeedGroup], runs: Sequence[Run]) -> list[str]:
@@ -159,7 +169,7 @@ def run_names(groups: Sequence[SeedGroup], runs: Sequence[Run]) -> list[str]:
 
 def _key(run: Run) -> str:
     """Return the settings without the seed and without null values, as text."""
-    values = {key: value for key, value in summary.flat(run.settings_values).items() if value is not None}
+    values = {key: value for key, value in flat(run.settings_values).items() if value is not None}
     return repr(sorted((key, value) for key, value in values.items() if key != "seed"))
 
 
@@ -196,8 +206,8 @@ def _names(firsts: Sequence[Run]) -> list[str]:
     return names if len(set(names)) == len(names) else summary.labels(firsts)
 
 
-def _band(curves: Sequence[Curves]) -> Band:
-    """Return the means of curves over the rounds that are common to all."""
+def _band(curves: Sequence[Curves], limits: Callable[[str], tuple[float, float]]) -> Band:
+    """Return the means of curves over the rounds that are common to all, with intervals cut at each figure's limits."""
     if len(curves) == 1:
         return Band(curves[0], {}, {})
     rounds = [each.costs["round"] for each in curves]
@@ -219,7 +229,8 @@ def _band(curves: Sequence[Curves]) -> Band:
         if all(name in each.figures for each in curves):
             values = np.array([each.figures[name][row] for each, row in zip(curves, rows, strict=True)])
             mean, half_width = _interval(values)  # both are nan in rounds in which a seed lacks the figure
-            figures[name], low[name], high[name] = mean, mean - half_width, mean + half_width
+            low[name], high[name] = (np.clip(end, *limits(name)) for end in (mean - half_width, mean + half_width))
+            figures[name] = mean
     return Band(Curves(costs, epsilon, figures), low, high)
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.report.files import read_summary, read_text, values_of
+from fenchel.report.files import flat, read_summary, read_text, values_of
 
 DAMAGED = "damaged"
 """State of run folders that cannot be read."""
 
 _STAMP = re.compile(r"\d{8}-\d{6}(?=-)")
 _TOP = re.compile(r"^(?:name|seed|rounds|clients|algorithm|data):.*$", re.MULTILINE)
+_SEED = re.compile(r"^seed:.*$", re.MULTILINE)
+_SWEEP = re.compile(r"-sweep-[0-9a-f]{4}$")
 _NAMED = re.compile(r"^  (?:name|file): .*(?:\n(?: {4}.*)?$)*", re.MULTILINE)
 """A name or file of a section, with the further lines of a long one."""
 _SECTION = r"^{}:\n((?:[ ].*\n?)*)"
@@ -44,6 +47,8 @@ class IndexEntry:
         Description of the damage, or the reason why a run ended early.
     name, algorithm, data, clients, seed
         Values in the settings.
+    grid
+        Settings besides the seed in which the runs of a sweep differ, by dotted key; empty for other runs.
     rounds
         Number of completed rounds.
     planned
@@ -62,6 +67,7 @@ class IndexEntry:
     data: str | None = None
     clients: int | str | None = None
     seed: int | None = None
+    grid: Mapping[str, Any] = field(default_factory=dict)
     rounds: int | None = None
     planned: int | None = None
     objective: float | None = None
@@ -69,14 +75,18 @@ class IndexEntry:
 
 
 def index(folder: Path) -> list[IndexEntry]:
-    """Return the entries of the runs in a folder, the newest first.
+    """Return the entries of the runs in a folder, the newest first, also of those that began in the same second.
 
     Raises
     ------
     CheckpointError
         If there is no such folder.
     """
-    return sorted(map(_entry, run_folders(folder)), key=lambda entry: (-entry.started, entry.id))
+    folders = list(run_folders(folder))
+    grids = _grids(folders)
+    entries = [(replace(_entry(each), grid=grids.get(each.path, {})), _written(each.settings)) for each in folders]
+    entries.sort(key=lambda pair: (-pair[0].started, -pair[1], pair[0].id))
+    return [entry for entry, _ in entries]
 
 
 def run_folders(folder: Path) -> Iterator[RunFolder]:
@@ -134,6 +144,37 @@ def _started(folder: RunFolder) -> float:
         return folder.path.stat().st_mtime
     except (OSError, ValueError, OverflowError):
         return 0.0
+
+
+def _written(path: Path) -> int:
+    """Return the time at which a file was written, in nanoseconds since 1970; 0 if unknown."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _grids(folders: Sequence[RunFolder]) -> dict[Path, dict[str, Any]]:
+    """Return the settings besides the seed in which the runs of each sweep differ, by run folder."""
+    sweeps: dict[Path, dict[Path, str]] = {}
+    for folder in folders:
+        parent = folder.path.absolute().parent
+        if _SWEEP.search(parent.name):
+            with suppress(CheckpointError):  # the entry of a damaged folder has the reason
+                sweeps.setdefault(parent, {})[folder.path] = _SEED.sub("", read_text(folder.settings))
+    found = {}
+    for texts in sweeps.values():
+        parsed: dict[str, dict[str, Any]] = {}  # of each text once, because parsing takes milliseconds
+        for path, text in texts.items() if len(set(texts.values())) > 1 else ():
+            if text not in parsed:
+                with suppress(CheckpointError):
+                    parsed[text] = flat(values_of(text, path))
+        keys = dict.fromkeys(key for values in parsed.values() for key in values)
+        differing = [key for key in keys if len({repr(values.get(key)) for values in parsed.values()}) > 1]
+        for path, text in texts.items():
+            values = parsed.get(text, {})
+            found[path] = {key: values[key] for key in differing if key in values}
+    return found
 
 
 def _settings(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from fenchel.common.data.catalogue import CATALOGUE
 from fenchel.common.errors import SettingsError
 from fenchel.report import summary
+from fenchel.report.files import flat
 from fenchel.report.run import Run
 
 _NO_MATTER = ("objective.dtype", "objective.device", "objective.initial", "data.client_tests")
@@ -58,8 +59,8 @@ def _problem(run: Run) -> dict[str, Any]:
     """Return the settings that determine the optimum, by dotted key."""
     values = run.settings_values
     data = summary.section(values, "data")
-    flat = summary.flat({name: summary.section(values, name) for name in ("data", "objective")})
-    found = {key: value for key, value in flat.items() if not key.startswith(_NO_MATTER)}
+    settings = flat({name: summary.section(values, name) for name in ("data", "objective")})
+    found = {key: value for key, value in settings.items() if not key.startswith(_NO_MATTER)}
     if _follows_the_division(data):
         found["clients"] = values.get("clients")
     else:

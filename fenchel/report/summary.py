@@ -16,6 +16,7 @@ from fenchel.common.storage.call_columns import columns_of
 from fenchel.common.storage.round_columns import PARTS
 from fenchel.report import columns
 from fenchel.report.columns import Floats, column
+from fenchel.report.files import flat
 from fenchel.report.run import Run
 
 _DATE = re.compile(r"^\d{8}-\d{6}-")
@@ -216,17 +217,6 @@ def labels(runs: Sequence[Run]) -> list[str]:
         name if given.count(name) == 1 else short if undated.count(short) == 1 else run.id
         for name, short, run in zip(given, undated, runs, strict=True)
     ]
-
-
-def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def _of_known(reduce: Callable[..., Any], values: Floats, *arguments: float) -> float:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fenchel.common.errors import DivergedError, SettingsError
 from fenchel.report import columns
-from fenchel.report.formatting import count_text, number_text, plain
+from fenchel.report.formatting import bytes_text, count_text, figure_text, plain, seconds_text
 from fenchel.report.grey_relational import choose
 from fenchel.report.render.canvas import LOGARITHMIC, SOFT, canvas, label_logarithmic
 from fenchel.report.render.terminal import setting_text
@@ -101,6 +101,13 @@ def objective_value(run: Run, objective: str) -> float:
     return float(figures[name][-1])
 
 
+def value_text(objective: str, value: float) -> str:
+    """Return the value of an objective as text, with its unit."""
+    if objective in SUMS:
+        return seconds_text(value) if objective == "seconds" else bytes_text(value)
+    return figure_text(objective, value)
+
+
 def as_json(result: SearchResult) -> dict[str, Any]:
     """Return the result as a dictionary that can be written as JSON."""
     return {
@@ -140,7 +147,7 @@ def show(result: SearchResult, console: Console) -> None:
         shown.add_row(
             f"{trial.number}{'*' if chosen else ''}",
             *(_text(trial.params.get(key)) for key in result.parameters),
-            *(number_text(value) for value in trial.values),
+            *(value_text(name, value) for name, value in zip(result.objectives, trial.values, strict=True)),
             style="bold green" if chosen else "",
         )
     if completed:

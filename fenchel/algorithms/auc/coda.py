@@ -32,7 +32,7 @@ _REPORT = {"positives": int, "negatives": int, "positive_sum": float, "negative_
 
 
 class CodaSettings(AveragingSettings):
-    """CODA, which recomputes alpha after each stage (Guo et al. 2020)."""
+    """AUC maximisation in stages, CODA (Guo et al. 2020)."""
 
     name: Literal["coda"] = "coda"
     dual_batch_size: PositiveInt | None = Field(

@@ -50,7 +50,7 @@ class AveragingSettings(WindowedSettings):
 
 
 class CodaPlusSettings(AveragingSettings):
-    """Local descent and ascent with periodic averaging (Yuan et al. 2021, Algorithms 1 and 2)."""
+    """AUC maximisation with averaging, CODA+ (Yuan et al. 2021)."""
 
     name: Literal["coda-plus"] = "coda-plus"
 

@@ -25,7 +25,7 @@ from fenchel.common.wire.values import Value, Values
 
 
 class CodascaSettings(WindowedSettings):
-    """CODA+ with control variates on primal and dual variables (Yuan et al. 2021, Algorithms 3 and 4)."""
+    """AUC maximisation with control variates (Yuan et al. 2021)."""
 
     name: Literal["codasca"] = "codasca"
     server_step_size: PositiveFloat | None = Field(

@@ -22,7 +22,7 @@ from fenchel.common.wire.values import Values
 
 
 class NaiveParallelSettings(StagedSettings):
-    """Naive parallel algorithm, with one averaged gradient per round (appendix C of the paper)."""
+    """AUC maximisation, a step in each round (Yuan et al. 2021)."""
 
     name: Literal["npa"] = "npa"
     output: Literal["average", "last"] = Field(

@@ -27,7 +27,7 @@ from fenchel.fleet.cohort import Cohort, Reduced
 
 
 class AccFedDCDSettings(DualAscentSettings):
-    """Accelerated FedDCD (Algorithm 2 of the paper)."""
+    """FedDCD with acceleration (Fan, Fang, Friedlander)."""
 
     name: Literal["acc-feddcd"] = "acc-feddcd"
     cohorts: Literal[1, 2] = Field(

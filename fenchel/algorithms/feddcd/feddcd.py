@@ -81,7 +81,7 @@ class DualAscentSettings(AlgorithmSettings):
 
 
 class FedDCDSettings(DualAscentSettings):
-    """Federated dual coordinate descent (Algorithm 1 of the paper), exact or inexact."""
+    """Federated dual coordinate descent (Fan, Fang, Friedlander)."""
 
     name: Literal["feddcd"] = "feddcd"
     step_size: float = Field(

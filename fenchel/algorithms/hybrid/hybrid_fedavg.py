@@ -54,7 +54,7 @@ class LocalDescentSettings(AlgorithmSettings):
 
 
 class HybridFedAvgSettings(LocalDescentSettings):
-    """FedAvg extended to data split by samples and features (Overman et al. 2022)."""
+    """FedAvg for hybrid data (Overman et al. 2022)."""
 
     name: Literal["hybrid-fedavg"] = "hybrid-fedavg"
 

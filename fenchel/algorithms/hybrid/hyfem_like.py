@@ -19,7 +19,7 @@ from fenchel.common.wire.values import Values
 
 
 class HyFEMLikeSettings(LocalDescentSettings):
-    """Substitute for HyFEM (Zhang et al. 2020) with linear models: local models with a penalty to the global one."""
+    """Linear substitute for HyFEM (Zhang et al. 2020)."""
 
     name: Literal["hyfem-like"] = "hyfem-like"
     proximity: NonNegativeFloat = Field(

@@ -74,7 +74,7 @@ class Encryption(Section):
 
 
 class HyFDCASettings(AlgorithmSettings):
-    """Hybrid federated dual coordinate ascent (Overman, Blum and Klabjan 2022, Algorithm 1)."""
+    """Dual coordinate ascent on hybrid data (Overman et al. 2022)."""
 
     splits_features: ClassVar[bool] = True
     phases: ClassVar[tuple[str, ...]] = (

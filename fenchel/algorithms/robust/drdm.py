@@ -40,7 +40,7 @@ _FAR_BELOW = 0.1  # ratio of an explicit mu to the smoothness below which a warn
 
 
 class DRDMSettings(SampledByWeightSettings):
-    """Distributionally robust learning with client-drift minimisation (Krouka, Ben Issaid, Bennis)."""
+    """Loss of the worst clients, drift corrected (Krouka et al.)."""
 
     name: Literal["drdm"] = "drdm"
     exploration: float | None = Field(

@@ -18,7 +18,7 @@ from fenchel.common.wire.values import Values
 
 
 class DRFASettings(SampledByWeightSettings):
-    """Distributionally robust federated averaging (Deng, Kamani, Mahdavi 2020), as the DRDM paper describes it."""
+    """Loss of the worst clients, averaging (Deng et al. 2020)."""
 
     name: Literal["drfa"] = "drfa"
 

@@ -26,7 +26,7 @@ from fenchel.fleet.cohort import Cohort
 
 
 class ScaffPDSettings(RobustSettings):
-    """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as described in docs/specifications/drdm.md, section 2.8."""
+    """Loss of the worst clients, primal-dual (Yu et al. 2023)."""
 
     name: Literal["scaff-pd"] = "scaff-pd"
     dual_step_size: NonNegativeFloat = Field(

@@ -17,7 +17,6 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.algorithm import AlgorithmSettings
+from fenchel.common.settings.section import did_you_mean
 
 HOME = "fenchel.algorithms"
 """The package of the algorithms that come with Fenchel, and the group of entry points that adds others."""
@@ -48,9 +48,9 @@ def algorithm_settings(name: str) -> type[AlgorithmSettings]:
     home = _builtin().get(name)
     own = home and _settings_in(importlib.import_module(home["settings"]), name)
     if not own:
-        alike = get_close_matches(name, names(), n=1, cutoff=0.8)
+        meant = did_you_mean(name, names())
         raise ValueError(
-            f"there is no algorithm {name!r}{f': did you mean {alike[0]}?' if alike else ''}; "
+            f"there is no algorithm {name!r}{meant and f': {meant}'}; "
             f"known: {', '.join(names())}; one of your own is named package.module:Class"
         )
     return own

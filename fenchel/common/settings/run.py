@@ -21,7 +21,7 @@ from fenchel.common.settings.participation import Cyclic, FixedSize, Participati
 from fenchel.common.settings.privacy import DifferentialPrivacy
 from fenchel.common.settings.reading import read_mapping, validated
 from fenchel.common.settings.registry import algorithm_settings, asked_phases, builtin_settings, is_outside
-from fenchel.common.settings.section import RUN_NAME, Section, yaml_value
+from fenchel.common.settings.section import RUN_NAME, Section, did_you_mean, yaml_value
 from fenchel.common.settings.uplink import Downlink, Uplink
 
 _PART = r'(?:"[^"]+"|[^".]+)'  # of a dotted key
@@ -507,10 +507,25 @@ def dotted(key: str, asked: str = "") -> list[str]:
 
 
 def shipped_or_own(path: Path) -> Path:
-    """Return the file of a shipped experiment if ``path`` is its name and no existing file, otherwise ``path``."""
-    shipped = resources.files("fenchel") / "experiments" / f"{path}.yaml"
-    named = not path.is_absolute() and ".." not in path.parts and not path.exists()
-    return Path(str(shipped)) if named and shipped.is_file() else path
+    """Return the file of a shipped experiment if ``path`` is its name and no existing file, otherwise ``path``.
+
+    Raises
+    ------
+    SettingsError
+        If a relative path is neither an existing file nor the name of a shipped experiment.
+    """
+    if path.is_absolute() or ".." in path.parts or path.exists():
+        return path
+    shipped = Path(str(resources.files("fenchel") / "experiments"))
+    names = {each.relative_to(shipped).with_suffix("").as_posix(): each for each in shipped.rglob("*.yaml")}
+    if (name := path.as_posix()) in names:
+        return names[name]
+    meant = did_you_mean(name.removesuffix(".yaml"), names)
+    raise SettingsError(
+        f"there is neither a file nor an experiment of this name; {meant or 'check the path.'} "
+        f"The experiments that come with Fenchel are in {shipped}.",
+        source=path,
+    )
 
 
 def _override(values: dict[str, Any], override: str) -> None:

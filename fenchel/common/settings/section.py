@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -240,7 +240,12 @@ def _meant(whole: str, place: tuple[int | str, ...], values: Mapping[str, Any]) 
             known |= each.model_fields.keys()
     if wrong in known:
         return ""  # the key is spelt correctly, but stands in the wrong section
-    alike = get_close_matches(str(wrong)[:64], known, n=1, cutoff=0.7)
+    return did_you_mean(str(wrong), known)
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """Return the question whether a wrong name stands for the known one most like it; empty if none is like it."""
+    alike = get_close_matches(wrong[:64], list(known), n=1, cutoff=0.7)
     return f"did you mean {alike[0]}?" if alike else ""
 
 

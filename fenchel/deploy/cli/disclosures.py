@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from inspect import getdoc, getmembers, isfunction
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Column
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Column, Table
 from rich.text import Text
 
 from fenchel.deploy.cli.options import JsonOption
-from fenchel.deploy.cli.printing import plain_table, print_json, say
+from fenchel.deploy.cli.printing import plain_table, print_json, say, wide
+
+_HEADINGS = ("phase", "way", "name", "what", "form", "who could read it", "clients", "rounds", "times")
+_READERS = _HEADINGS.index("who could read it")
+_LEAST = 24  # least width of the column of the readers
+_GAP = 2  # spaces between two columns
 
 
 def disclosures(
@@ -30,12 +39,11 @@ def disclosures(
     if as_json:
         print_json(account, indent=2)
         return
-    console = Console(highlight=False)
-    headings = ("phase", "way", "name", "what", "form", "who could read it", "clients", "rounds")
-    table = plain_table(*headings, Column("times", justify="right"))
-    for row in disclosure_rows(account):
-        table.add_row(*(Text(plain(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in row))
-    console.print(table)
+    console = wide(Console(highlight=False))
+    rows = [
+        tuple(plain(f"{cell:,}" if isinstance(cell, int) else cell) for cell in row) for row in disclosure_rows(account)
+    ]
+    console.print(_table(rows) if _table_width(rows) <= console.width else _blocks(rows))
     for sentence in noise_rows(account):
         say(f"noise  {plain(sentence)}")
     heads = plain_table("head", "way", "fields that were ever set", Column("times", justify="right"))
@@ -49,8 +57,41 @@ def disclosures(
             say(plain(sentence))
     if meanings := _meanings(run):
         console.print("\nWhat clients do in each phase:")
+        described = Table.grid("", "", padding=(0, 2, 0, 0))
         for phase, meaning in meanings.items():
-            say(f"{phase:20} {meaning}")
+            described.add_row(Text(phase), Text(meaning))
+        console.print(described)
+
+
+def _table_width(rows: Iterable[Sequence[str]]) -> int:
+    """Return the least width of the table, in which no column but that of the readers is narrower than its texts."""
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    widths[_READERS] = min(widths[_READERS], _LEAST)
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _table(rows: Iterable[Sequence[str]]) -> Table:
+    """Return the table of disclosures, a row for each kind of message."""
+    columns = [Column(heading, no_wrap=column != _READERS) for column, heading in enumerate(_HEADINGS)]
+    columns[-1].justify = "right"
+    table = plain_table(*columns)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _blocks(rows: Iterable[Sequence[str]]) -> Group:
+    """Return the disclosures for a narrow terminal: a block for each phase and way, with lines for each message."""
+    blocks: list[RenderableType] = []
+    for (phase, way), messages in groupby(rows, key=itemgetter(0, 1)):
+        block = Table.grid("", "", padding=(0, 2, 0, 0))
+        for _, _, name, what, form, readers, clients, rounds, times in messages:
+            receivers = "all clients" if clients == "all" else clients
+            span = f"round{'s' if ' to ' in rounds else ''} {rounds}, {times} time{'' if times == '1' else 's'}"
+            lines = f"{what}, {form}; {receivers}, {span}\nreadable by {readers}"
+            block.add_row(Text(name), Text(lines))
+        blocks += [Text(f"{phase}, {way}", style="bold"), Padding(block, (0, 0, 1, 2))]
+    return Group(*blocks)
 
 
 def _meanings(run: Path) -> dict[str, str]:

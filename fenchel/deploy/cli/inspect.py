@@ -93,38 +93,59 @@ def _problems(error: FenchelError, settings: Path) -> list[dict[str, object]]:
     return [{**parts, "key": key, "message": text, "source": error.source or str(settings)} for key, text in several]
 
 
-def algorithms(as_json: JsonOption = False) -> None:
-    """List the algorithms and their settings."""
-    from fenchel.algorithms.registry import server_half
-    from fenchel.common.settings.registry import builtin_settings
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="algorithm whose paper and settings are shown")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the algorithms, or show the paper and the settings of one."""
+    from fenchel.common.settings.registry import algorithm_settings, builtin_settings
 
-    found: dict[str, dict[str, Any]] = {}
-    for name, settings in builtin_settings().items():
-        half = server_half(name)
-        found[name] = {
-            "summary": (introspection.getdoc(half) or "").splitlines()[0],
-            "source": (introspection.getdoc(introspection.getmodule(half)) or "").split("\n\n")[1:2],
-            "settings": {
-                key: {
-                    "default": None if field.is_required() else _plain(field.get_default(call_default_factory=True)),
-                    "description": field.description or "",
-                }
-                for key, field in settings.model_fields.items()
-                if key != "name"
-            },
-        }
+    try:
+        chosen = builtin_settings() if name is None else {name: algorithm_settings(name)}
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
     if as_json:
-        print_json(found, indent=2)
+        print_json({each: _about(each, settings) for each, settings in chosen.items()}, indent=2)
         return
-    console = Console(highlight=False)
-    for name, about in found.items():
-        console.print(f"[bold]{name}[/]  {about['summary']}")
-        for source in about["source"]:
-            console.print(" ".join(source.split()), style="dim")
-        table = plain_table("setting", "default", "meaning")
-        for key, field in about["settings"].items():
-            table.add_row(key, escape(str(field["default"])), field["description"])
-        console.print(table)
+    console = wide(Console(highlight=False))
+    if name is None:
+        overview = plain_table("algorithm", "")
+        for each, settings in chosen.items():
+            overview.add_row(f"[bold]{each}[/]", escape(_summary(settings)))
+        console.print(overview)
+        say("\nThe settings of one: fenchel algorithms NAME", console)
+        return
+    about = _about(name, chosen[name])
+    console.print(f"[bold]{escape(name)}[/]  {escape(about['summary'])}")
+    for source in about["source"]:
+        console.print(escape(" ".join(source.split())), style="dim")
+    table = plain_table("setting", "default", "meaning")
+    for key, field in about["settings"].items():
+        table.add_row(key, escape(str(field["default"])), escape(field["description"]))
+    console.print(table)
+
+
+def _summary(settings: type[BaseModel]) -> str:
+    """Return the first line of the description of an algorithm's settings, which names its method and paper."""
+    return next(iter((introspection.getdoc(settings) or "").splitlines()), "")
+
+
+def _about(name: str, settings: type[BaseModel]) -> dict[str, Any]:
+    """Return the summary, paper and settings of an algorithm."""
+    from fenchel.algorithms.registry import server_half
+
+    return {
+        "summary": _summary(settings),
+        "source": (introspection.getdoc(introspection.getmodule(server_half(name))) or "").split("\n\n")[1:2],
+        "settings": {
+            key: {
+                "default": None if field.is_required() else _plain(field.get_default(call_default_factory=True)),
+                "description": field.description or "",
+            }
+            for key, field in settings.model_fields.items()
+            if key != "name"
+        },
+    }
 
 
 def _plain(default: object) -> object:

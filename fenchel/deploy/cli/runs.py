@@ -23,6 +23,7 @@ _COLUMNS: Mapping[str, JustifyMethod] = {
     "algorithm": "left",
     "data": "left",
     "clients": "right",
+    "grid": "left",
     "seed": "right",
     "rounds": "right",
     "state": "left",
@@ -30,10 +31,10 @@ _COLUMNS: Mapping[str, JustifyMethod] = {
     "accuracy": "right",
     "started": "left",
 }
-_LEFT_OUT = ("started", "seed", "clients", "data", "accuracy", "algorithm", "objective")
+_LEFT_OUT = ("started", "clients", "data", "objective", "algorithm", "rounds", "accuracy", "seed", "grid")
 """Titles of the columns that narrow terminals omit, in the order of removal; the id of a run begins with its start."""
 _GAP = 2  # spaces between two columns
-_LONGEST = 24  # largest width of the names of algorithms and data
+_LONGEST = 24  # largest width of the names of algorithms and data, and of the values of a grid
 
 
 def runs(
@@ -42,7 +43,10 @@ def runs(
     ),
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs of a folder, newest first, with settings, progress, state, last objective and accuracy."""
+    """List the runs of a folder, newest first, with settings, progress, state, last objective and accuracy.
+
+    A terminal shows the columns that fit; those that tell runs apart come first.
+    """
     from fenchel.report.index import index
 
     entries = index(folder)
@@ -57,18 +61,20 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fenchel.report.formatting import count_text, fitting, number_text, plain, share_text
+    from fenchel.report.formatting import changes_text, count_text, fitting, number_text, plain, share_text
 
     columns: dict[str, list[Text]] = {title: [] for title in _COLUMNS}
     reasons = []
     for entry in entries:
-        planned = "" if entry.planned is None else f" of {entry.planned:,}"
+        planned = "" if entry.planned in (None, entry.rounds) else f" of {entry.planned:,}"
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started)) if entry.started else ""
         texts = (
             Text(plain(entry.id)),
             Text(plain(entry.algorithm or "")),
             Text(plain(entry.data or "")),
-            *(Text("" if value is None else plain(str(value))) for value in (entry.clients, entry.seed)),
+            Text("" if entry.clients is None else plain(str(entry.clients))),
+            Text(plain(changes_text(entry.grid))),
+            Text("" if entry.seed is None else plain(str(entry.seed))),
             Text("" if entry.rounds is None else f"{entry.rounds:,}{planned}"),
             Text(entry.state, style=_STYLES[entry.state]),
             Text("" if entry.objective is None else number_text(entry.objective)),
@@ -79,9 +85,11 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
             column.append(text)
         if entry.state == "damaged":
             reasons.append(f"damaged  {entry.path}: {entry.reason}")
-    for text in (*columns["algorithm"], *columns["data"]):
+    for text in (*columns["algorithm"], *columns["data"], *columns["grid"]):
         text.truncate(_LONGEST, overflow="ellipsis")
     widths = {title: _GAP + max(len(title), *map(len, texts), 0) for title, texts in columns.items()}
+    if not any(columns["grid"]):
+        del widths["grid"]
     titles = fitting(widths, _LEFT_OUT, console.width)
     table = Table(
         box=box.SIMPLE_HEAD,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,7 @@ class Sweep:
         SettingsError
             If the arguments are invalid.
         FenchelError
-            If the settings of all runs are invalid: the error of the first run.
+            If the settings of a run are invalid: the error of the first such run.
         """
 
         def check(settings: RunSettings) -> None:
@@ -85,11 +85,6 @@ class Sweep:
             raise SettingsError("the option is for sweeps; give --seeds or --grid, or leave it out", key="--skip-done")
         return cls(sweep_points(values, source, chosen, parse_grid(grid), check), deploy)
 
-    def described(self) -> Iterator[str]:
-        """Yield a line of text for each run."""
-        for point in self.points:
-            yield point.label if point.refusal is None else f"{point.label}  refused: {point.refusal}"
-
     def go(self, runs: Path, exporters: Exporters, *, skip_done: bool, as_json: bool, quiet: bool) -> None:
         """Conduct all runs in a new folder below ``runs``, and compare them.
 
@@ -99,13 +94,13 @@ class Sweep:
             If a run is not completed, after the other runs and the comparison.
         """
         console = console_for(as_json, quiet)
-        accepted = [point.settings for point in self.points if point.settings is not None]
-        for settings in {each.algorithm.warnings: each for each in accepted}.values():
+        planned = [point.settings for point in self.points]
+        for settings in {each.algorithm.warnings: each for each in planned}.values():
             show_warnings(settings)
-        for data in {each.data.name: each.data for each in accepted}.values():
+        for data in {each.data.name: each.data for each in planned}.values():
             ensure(data, console)
         done = completed_runs(runs) if skip_done else {}
-        folder = create_sweep_folder(runs, accepted[0].name)
+        folder = create_sweep_folder(runs, planned[0].name)
         results: list[SweepResult] = []
         try:
             for result in do_sweep(self.points, folder, lambda n, s: self._do(n, s, folder, exporters, console), done):

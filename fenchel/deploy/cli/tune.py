@@ -20,6 +20,7 @@ from fenchel.report.formatting import number_text
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
+    from fenchel.common.settings.tuning import TuningSettings
     from fenchel.server.telemetry.observer import Observer
 
 
@@ -60,7 +61,7 @@ def tune(
         )
     console = Console(stderr=as_json, highlight=False)
     folder = search.folder
-    progress = _Progress(console, search.tuning.total, search.base.rounds)
+    progress = _Progress(console, search.tuning, search.base.rounds)
     try:
         with log_to_file(folder.log), progress.status:
             result = search.go(
@@ -83,9 +84,10 @@ def tune(
 class _Progress:
     """Progress display of a search, with a line for each finished trial and a line for the current trial."""
 
-    def __init__(self, console: Console, trials: int, rounds: int) -> None:
+    def __init__(self, console: Console, tuning: TuningSettings, rounds: int) -> None:
         self._console = console
-        self._trials = trials
+        self._trials = tuning.total
+        self._objectives = tuple(tuning.objectives)
         self._rounds = rounds
         self.status = Status("starting", console=console)
 
@@ -98,8 +100,13 @@ class _Progress:
         return StatusLine(self.status, title, drawn.get("rounds", self._rounds))
 
     def ended(self, trial: FrozenTrial) -> None:
-        """Show the end of a trial."""
-        text = f"trial {trial.number} {trial.state.name.lower()}: {_words(trial.params)}"
+        """Show the end of a trial, with the values of its objectives if it was completed."""
+        from fenchel.report.tuning import value_text
+
+        completed = trial.state.name == "COMPLETE"
+        values = zip(self._objectives, trial.values, strict=True) if completed else ()
+        ending = ", ".join([trial.state.name.lower(), *(f"{name} {value_text(name, value)}" for name, value in values)])
+        text = f"trial {trial.number} {ending}: {_words(trial.params)}"
         self._console.print(text, markup=False, soft_wrap=True)
 
 

@@ -172,7 +172,7 @@ def up(
             )
         planned = Sweep.plan(*chosen_values(settings, overrides, clients, own), seeds, grid or (), deploy)
         if dry_run:
-            print("\n".join(planned.described()))  # noqa: T201
+            print("\n".join(point.label for point in planned.points))  # noqa: T201
             return
         planned.go(runs, exporters, skip_done=skip_done, as_json=as_json, quiet=quiet)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -21,6 +20,7 @@ import yaml
 from fenchel.common.errors import FenchelError, SettingsError, StorageError
 from fenchel.common.settings.run import RunSettings, change, validate
 from fenchel.common.settings.section import yaml_value
+from fenchel.report.formatting import changes_text
 from fenchel.report.index import run_folders
 
 if TYPE_CHECKING:
@@ -42,24 +42,16 @@ class SweepPoint:
     changes
         Values that replace those in the settings, by dotted key.
     settings
-        Settings of the run; ``None`` if the settings are invalid.
-    refusal
-        Error in the settings; ``None`` if the settings are valid.
+        Checked settings of the run.
     """
 
     changes: Mapping[str, Any]
-    settings: RunSettings | None
-    refusal: FenchelError | None = None
+    settings: RunSettings
 
     @property
     def label(self) -> str:
         """Text of the changes, such as ``step_size=0.1 seed=3``."""
-        return " ".join(f"{key.rpartition('.')[2]}={_shown(value)}" for key, value in self.changes.items())
-
-
-def _shown(value: Any) -> str:
-    """Return a value in YAML syntax such as ``null`` or ``true``, with texts unquoted."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+        return changes_text(self.changes)
 
 
 @dataclass(frozen=True)
@@ -148,7 +140,7 @@ def sweep_points(
         If two runs have the same settings, the seeds are given twice, or the sweep has no run or more than
         :data:`MOST_RUNS`.
     FenchelError
-        If the settings of all runs are invalid: the error of the first run.
+        If the settings of a run are invalid: the error of the first such run.
     """
     if seeds and "seed" in grid:
         raise SettingsError(
@@ -159,12 +151,8 @@ def sweep_points(
     if not 0 < number <= MOST_RUNS:
         raise SettingsError(f"the sweep has {number:,} runs; expected 1 to {MOST_RUNS:,}", key=", ".join(axes))
     points = [_point(values, source, dict(zip(axes, each, strict=True)), check) for each in product(*axes.values())]
-    settings = [point.settings.model_dump_json() for point in points if point.settings is not None]
-    if len(set(settings)) < len(settings):
+    if len({point.settings.model_dump_json() for point in points}) < len(points):
         raise SettingsError("two runs would have the same settings; give each value once", key=", ".join(axes))
-    refusals = [point.refusal for point in points]
-    if refusals[0] is not None and None not in refusals:
-        raise refusals[0]
     return points
 
 
@@ -172,12 +160,9 @@ def _point(
     values: Mapping[str, Any], source: str, changes: Mapping[str, Any], check: Callable[[RunSettings], None]
 ) -> SweepPoint:
     changed = deepcopy(dict(values))
-    try:
-        change(changed, changes)
-        settings = validate(changed, source)
-        check(settings)
-    except FenchelError as error:
-        return SweepPoint(changes, None, error)
+    change(changed, changes)
+    settings = validate(changed, source)
+    check(settings)
     return SweepPoint(changes, settings)
 
 
@@ -233,9 +218,7 @@ def do_sweep(
     """
     try:
         for number, point in enumerate(points):
-            if point.settings is None:
-                yield SweepResult(point, None, point.refusal)
-            elif (earlier := done.get(point.settings.anchored().to_yaml())) is not None:
+            if (earlier := done.get(point.settings.anchored().to_yaml())) is not None:
                 yield SweepResult(point, earlier, skipped=True)
             else:
                 before, error = set(folder.iterdir()), None
@@ -284,13 +267,13 @@ def sweep(
     -------
     list of Run
         The runs that have begun, in order. :attr:`fenchel.Run.state` and :attr:`fenchel.Run.reason` describe those that
-        stopped early. Combinations with invalid settings are logged as warnings.
+        stopped early.
 
     Raises
     ------
     SettingsError
         If an argument is not a list, a value occurs twice, there are more than 10,000 combinations or none, or the
-        settings of all are invalid.
+        settings of a combination are invalid. No run has begun then.
     FenchelError
         If a file or folder cannot be written.
 
@@ -312,8 +295,7 @@ def sweep(
 
     values, source = values_and_source(settings, overrides)
     points = sweep_points(values, source, seeds, grid or {})
-    name = next(point.settings.name for point in points if point.settings is not None)
-    folder = create_sweep_folder(Path(runs), name)
+    folder = create_sweep_folder(Path(runs), points[0].settings.name)
     found: list[Run] = []
     quiet = {"progress": False}
     for result in do_sweep(points, folder, lambda _, chosen: up(chosen, runs=folder, **quiet | options), {}):

@@ -145,3 +145,16 @@ def test_no_key_is_suggested_that_the_section_lacks() -> None:
 def test_a_misspelt_key_or_name_is_told_what_was_meant(override: str, key: str) -> None:
     with raises(SettingsError, key=key):
         load(Path("quickstart"), [override])
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("quickstrat", "quickstart"), ("hyfdca/mnits", "hyfdca/mnist"), ("quickstart.yaml", "quickstart")],
+)
+def test_a_misspelt_experiment_is_told_what_was_meant(
+    given: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with raises(SettingsError, source=given) as refusal:
+        load(Path(given))
+    assert f"did you mean {meant}?" in str(refusal.value)

@@ -83,9 +83,11 @@ def test_a_sweep_with_the_same_run_twice_or_too_many_is_refused(
         sweep_points(BASE, "x", seeds, grid)
 
 
-def test_settings_that_are_wrong_for_all_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    with raises(SettingsError):
-        fenchel.sweep(dict(BASE), seeds=[1, 2], grid={"algorithm.stepsize": [1]}, runs=tmp_path, in_process=True)
+@pytest.mark.parametrize("grid", [{"algorithm.stepsize": [1]}, {STEP: [0.1, "fast"]}, {STEP: [0.5, -1]}])
+def test_wrong_settings_of_any_run_are_refused_before_anything_starts(tmp_path: Path, grid: dict[str, Any]) -> None:
+    (key,) = grid
+    with raises(SettingsError, key=key):
+        fenchel.sweep(dict(BASE), seeds=[1, 2], grid=grid, runs=tmp_path, in_process=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -96,15 +98,13 @@ def test_a_value_where_a_list_is_needed_is_refused(tmp_path: Path, given: dict[s
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow
-def test_refused_and_diverging_combinations_do_not_stop_the_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    runs = fenchel.sweep(dict(BASE), seeds=[1, 2], grid={STEP: [-1, 1e300, 0.5]}, runs=tmp_path, in_process=True)
+def test_diverging_combinations_do_not_stop_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runs = fenchel.sweep(dict(BASE), seeds=[1, 2], grid={STEP: [1e300, 0.5]}, runs=tmp_path, in_process=True)
     assert [run.state for run in runs] == ["stopped", "stopped", "completed", "completed"]
     assert [run.settings.seed for run in runs] == [1, 2, 1, 2]
     (folder,) = tmp_path.iterdir()
     assert {run.path.parent for run in runs} == {folder}
-    assert len([record for record in caplog.records if record.name == "fenchel.deploy.launch.sweep"]) == 4
+    assert len([record for record in caplog.records if record.name == "fenchel.deploy.launch.sweep"]) == 2
 
 
 def test_completed_runs_with_equal_settings_are_skipped(tmp_path: Path) -> None:
@@ -159,11 +159,12 @@ def command(folder: Path, *words: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.cluster
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow
 def test_the_command_does_the_sweep_compares_it_and_goes_on(tmp_path: Path) -> None:
-    first = command(tmp_path, "--seeds", "1,2", "--grid", f"{STEP}=0.5,-1")
+    first = command(tmp_path, "--seeds", "1,2", "--grid", f"{STEP}=0.5,1.0e+300")
     assert isinstance(first.exception, RunStoppedError)
     assert "1/4  step_size=0.5 seed=1  completed" in first.output
-    assert "3/4  step_size=-1 seed=1  refused" in first.output
+    assert "3/4  step_size=1e+300 seed=1  stopped" in first.output
     (folder,) = (tmp_path / "runs").iterdir()
     assert len([path for path in folder.iterdir() if (path / "report.html").exists()]) == 2
     assert (folder / "comparison.html").exists()
@@ -177,10 +178,17 @@ def test_the_command_does_the_sweep_compares_it_and_goes_on(tmp_path: Path) -> N
 
 
 def test_a_dry_run_prints_a_line_for_each_run(tmp_path: Path) -> None:
-    done = command(tmp_path, "--seeds", "1,2", "--grid", f"{STEP}=0.5,-1", "--dry-run")
-    lines = done.stdout.splitlines()
-    assert lines[:2] == ["step_size=0.5 seed=1", "step_size=0.5 seed=2"]
-    assert lines[2].startswith("step_size=-1 seed=1  refused: ")
+    done = command(tmp_path, "--seeds", "1,2", "--grid", f"{STEP}=0.5", "--dry-run")
+    assert done.stdout.splitlines() == ["step_size=0.5 seed=1", "step_size=0.5 seed=2"]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+def test_the_command_refuses_a_wrong_value_before_the_first_run(tmp_path: Path, words: list[str]) -> None:
+    done = command(tmp_path, "--grid", f"{STEP}=0.5,fast", "--in-process", *words)
+    assert isinstance(done.exception, SettingsError)
+    assert done.exception.key == STEP
+    assert "step_size=0.5" not in done.output
     assert not (tmp_path / "runs").exists()
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import operator
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -321,6 +322,18 @@ def test_the_command_searches_and_goes_on(tmp_path: Path) -> None:
     assert "3 trials" in output
     assert f"best settings  {runs}/" in output
     assert "best.yaml" in output.replace("\n", "")
+
+
+def test_the_command_shows_the_objectives_of_each_trial_with_their_units(tmp_path: Path) -> None:
+    objectives = {"bytes": "minimize", "holdout_accuracy": "maximize"}
+    written(tmp_path, {**BASE, "rounds": 2}, trials=2, objectives=objectives)
+    code, output = fenchel("tune", str(tmp_path / "tune.yaml"), "--in-process", "--runs", str(tmp_path / "runs"))
+    assert code == 0
+    lines = [line for line in output.splitlines() if line.startswith("trial ")]
+    assert len(lines) == 2
+    for line in lines:
+        assert re.search(r"complete, bytes [\d.]+ kB, holdout_accuracy \d+\.\d%: algorithm.step_size 0", line), line
+    assert len(re.findall(r"^ *\d\*? .* [\d.]+ kB +\d+\.\d%", output, re.MULTILINE)) == 2
 
 
 @pytest.mark.parametrize(

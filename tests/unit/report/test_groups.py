@@ -102,7 +102,7 @@ def test_stopped_runs_and_repeated_seeds_are_not_counted(seeded: Callable[..., R
     assert group.runs == tuple(runs)
     assert group.counted == (runs[0], runs[3])
     assert group.seeds_text == "2 of 3"
-    assert group.estimate("objective") == estimate([1.0, 4.0])
+    assert group.estimate("objective") == estimate([1.0, 4.0], (0.0, math.inf))
 
 
 def test_a_band_has_the_means_and_intervals_of_each_round(seeded: Callable[..., Run]) -> None:
@@ -111,12 +111,35 @@ def test_a_band_has_the_means_and_intervals_of_each_round(seeded: Callable[..., 
     (band,) = bands_of(groups, runs)
     half_width = T_975[2] / math.sqrt(3)
     np.testing.assert_allclose(band.curves.figures["objective"], [4, 3, 2])
-    np.testing.assert_allclose(band.low["objective"], np.array([4, 3, 2]) - half_width, rtol=1e-5)
+    lows = np.maximum(np.array([4, 3, 2]) - half_width, 0)
+    np.testing.assert_allclose(band.low["objective"], lows, rtol=1e-5)
     np.testing.assert_allclose(band.high["objective"], np.array([4, 3, 2]) + half_width, rtol=1e-5)
     (drawn,) = chart_data(runs, ["a", "b", "c"])["groups"]
-    assert drawn["curves"]["objective"]["low"] == pytest.approx([value - half_width for value in (4, 3, 2)], rel=1e-5)
+    assert drawn["curves"]["objective"]["low"] == pytest.approx(lows.tolist(), rel=1e-5)
     (shifted,) = bands_of(groups, runs, [1.0, 1.0, 1.0])
     np.testing.assert_allclose(shifted.curves.figures["optimality_gap"], [3, 2, 1])
+
+
+def test_intervals_are_cut_at_the_range_of_a_figure(seeded: Callable[..., Run], tmp_path: Path) -> None:
+    runs = [seeded(1, 0.1), seeded(2, 4.9)]
+    (group,) = groups_of(runs)
+    accuracy, objective = group.estimate("test_accuracy"), group.estimate("objective")
+    assert (accuracy.low, accuracy.high, objective.low) == (0, 1, 0)
+    assert objective.high == pytest.approx(2.5 + objective.half_width)
+    (band,) = bands_of([group], runs, [10.0, 10.0])
+    assert band.low["objective"].min() == 0
+    assert band.low["optimality_gap"].max() < -10, "a gap to an optimum that is not exact may be negative"
+    write_tables(runs, tmp_path)
+    seeds = {row.split(",")[1]: row.split(",")[4:] for row in (tmp_path / "seeds.csv").read_text().splitlines()}
+    assert [float(end) for end in seeds["test_accuracy"]] == [0, 1]
+
+
+def test_losses_of_an_objective_from_outside_may_be_negative(seeded: Callable[..., Run]) -> None:
+    runs = [seeded(1, 0.1), seeded(2, 4.9)]
+    for run in runs:
+        run.settings_values["objective"] = {"kind": "own", "name": "module:Loss"}
+    (group,) = groups_of(runs)
+    assert group.estimate("objective").low == pytest.approx(2.5 - group.estimate("objective").half_width)
 
 
 def test_a_band_covers_the_rounds_that_all_seeds_have(seeded: Callable[..., Run]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,34 @@ def test_the_newest_run_is_first_and_runs_of_sweeps_are_among_them(finished: Run
         "20260102-000001-x-1",
         "20260101-000000-x-0000",
     ]
+
+
+def test_of_runs_that_began_in_the_same_second_the_later_one_is_first(finished: Run, tmp_path: Path) -> None:
+    names = [f"20260101-000000-x-{suffix}" for suffix in ("b", "c", "a")]
+    for began, name in enumerate(names):
+        os.utime(copied(finished, name, tmp_path) / "settings.yaml", (began, began))
+    assert [entry.id for entry in index(tmp_path)] == names[::-1]
+
+
+def test_runs_of_a_sweep_are_told_apart_at_80_columns(finished: Run, tmp_path: Path) -> None:
+    sweep = tmp_path / "20260102-000000-x-sweep-0000"
+    settings = [(seed, step_size) for seed in (1, 2) for step_size in (0.125, 0.25)]
+    for number, (seed, step_size) in enumerate(settings):
+        path = copied(finished, f"20260102-000000-fedavg-digits-000{number}", sweep)
+        values = finished.settings_values
+        values = {**values, "seed": seed, "algorithm": {**values["algorithm"], "step_size": step_size}}
+        (path / "settings.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    copied(finished, "20260101-000000-x-0000", tmp_path)
+    *entries, single = index(tmp_path)
+    assert {(entry.seed, entry.grid["algorithm.step_size"]) for entry in entries} == set(settings)
+    assert single.grid == {}
+    assert {entry.path: entry.grid for entry in index(sweep)} == {entry.path: entry.grid for entry in entries}
+    listed = CliRunner().invoke(application(), ["runs", str(tmp_path)], env={"COLUMNS": "80"}).output
+    rows = [line.split()[1:3] for line in listed.splitlines() if "fedavg-digits" in line]
+    assert sorted(rows) == sorted([f"step_size={step_size}", f"{seed}"] for seed, step_size in settings)
+    assert "accuracy" in listed
+    (sweep / "20260102-000000-fedavg-digits-0000" / "settings.yaml").write_text("[")
+    assert sum(entry.grid != {} for entry in index(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,22 @@ def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     assert json.loads(as_json.output) == found
 
 
+def test_a_narrow_terminal_shows_blocks_in_which_nothing_is_cut_off(account: DisclosureRecord, tmp_path: Path) -> None:
+    receive(account, "north", reply(the_longest_of_names=np.zeros(4)), asked(the_longest_of_names="pseudonyms"))
+    account.save()
+
+    def shown(width: int) -> list[str]:
+        words = ["disclosures", str(tmp_path)]
+        lines: list[str] = CliRunner().invoke(application(), words, env={"COLUMNS": str(width)}).stdout.splitlines()
+        return lines[: next(place for place, line in enumerate(lines) if line.startswith("Heads"))]
+
+    assert "pseudonyms" in shown(160)[1]
+    heading, first, *_ = narrow = shown(80)
+    assert heading == "train, client to server"
+    assert first.rstrip() == "  the_longest_of_names  float64 [4], pseudonyms; north, round 3, 1 time"
+    assert all(len(line) <= 80 and "…" not in line for line in narrow)
+
+
 def _set(*path: Any, value: Any) -> Callable[[Any], None]:
     def change(account: Any) -> None:
         for key in path[:-1]:
