@@ -272,7 +272,7 @@ class Coordinator:
             privacy_budget.resume(read(self.folder.calls), done)
         self.disclosures.privacy_budget = privacy_budget
         recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
-        growth = ObjectiveGrowth()
+        growth = ObjectiveGrowth(settings.objective.starts_near_one)
         if done and exists(self.folder.metrics):
             before = read(self.folder.metrics).slice(0, done)
             growth.resume(before["objective"].to_pylist(), before["test_loss"].to_pylist())

@@ -44,6 +44,11 @@ class _Common(Section):
         default="float64", description="floating-point type of models, gradients and features"
     )
 
+    @property
+    def starts_near_one(self) -> bool:
+        """True if the zero model has a loss of about 1, whatever the samples."""
+        return False
+
 
 class _Linear(_Common):
     nonconvex: float = Field(
@@ -63,6 +68,11 @@ class LinearSettings(_Linear):
         "one-sided-logistic: the same, but only the score of the true class counts, which is the loss of FedPDM"
     )
 
+    @property
+    def starts_near_one(self) -> bool:
+        """True for losses of classes."""
+        return self.kind != "squared"
+
 
 class SmoothedHingeSettings(_Linear):
     """A linear model with the hinge loss, its corner rounded to a parabola."""
@@ -71,6 +81,11 @@ class SmoothedHingeSettings(_Linear):
     smoothing: float = Field(
         default=1.0, gt=0, description="width s of the smoothing; the loss is (1/s)-smooth, at most s/2 below the hinge"
     )
+
+    @property
+    def starts_near_one(self) -> bool:
+        """True unless the smoothing is wide."""
+        return self.smoothing <= 1
 
 
 class _Network(_Common):

@@ -23,12 +23,15 @@ class ObjectiveGrowth:
 
     Attributes
     ----------
+    starts_near_one
+        True if the zero model has an objective of about 1, so that even the first evaluated model can be too bad.
     first
         Objective of the first evaluated model, or its test loss if the objective is nan; nan: neither is known yet.
     warned
         True after the warning.
     """
 
+    starts_near_one: bool = False
     first: float = math.nan
     warned: bool = False
 
@@ -38,19 +41,18 @@ class ObjectiveGrowth:
             self._grown(_number(objective), _number(loss))
 
     def evaluated(self, t: int, figures: Mapping[str, float]) -> None:
-        """Warn once if the objective after round ``t`` exceeds 1 and a thousand times that of the first model.
+        """Warn once if the objective after round ``t`` exceeds 1 and a thousand times that of the first or zero model.
 
         If the objective is nan, the test loss replaces it.
         """
         grown = self._grown(figures.get("objective", math.nan), figures.get("test_loss", math.nan))
         if grown is not None:
             log.warning(
-                "round %d: the objective is %.3g, but that of the first evaluated model was %.3g, so the run has "
-                "probably diverged. It continues; a new run with a smaller step_size may converge (see the page "
-                "of the algorithm)",
+                "round %d: the objective is %.3g, but that of the %s, so the run has probably diverged. It continues; "
+                "a new run with scaled features (data.scale) or a smaller step_size may converge",
                 t,
                 grown,
-                self.first,
+                f"first evaluated model was {self.first:.3g}" if grown > self.first else "zero model is about 1",
             )
 
     def _grown(self, objective: float, loss: float) -> float | None:
@@ -58,7 +60,8 @@ class ObjectiveGrowth:
         value = loss if math.isnan(objective) else objective
         if math.isnan(self.first):
             self.first = value
-        if self.warned or not value > max(_FACTOR * abs(self.first), _SMALL):
+        start = min(abs(self.first), _SMALL) if self.starts_near_one else abs(self.first)
+        if self.warned or not value > max(_FACTOR * start, _SMALL):
             return None
         self.warned = True
         return value

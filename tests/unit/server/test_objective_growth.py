@@ -88,6 +88,25 @@ def test_growth_is_that_since_the_first_evaluated_model(
         assert rounds_warned_of(caplog) == warned
 
 
+def test_with_classes_a_first_model_far_worse_than_the_zero_model_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60, 3)) * [1.0, 1e4, 1.0]
+    np.savez(tmp_path / "data.npz", X=features, y=features[:, 0] > 0)
+    settings = {
+        "rounds": 3,
+        "clients": 3,
+        "data": {"file": str(tmp_path / "data.npz"), "test_fraction": 0},
+        "objective": {"kind": "logistic"},
+        "algorithm": {"name": "fedavg"},
+    }
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        Federation(validate(settings), RunFolder.create(tmp_path, "run")).run()
+    assert rounds_warned_of(caplog) == [1]
+    assert "data.scale" in caplog.text
+
+
 def test_a_resumed_run_compares_with_its_first_model_and_does_not_warn_again(caplog: pytest.LogCaptureFixture) -> None:
     nan = math.nan
     early, late = ObjectiveGrowth(), ObjectiveGrowth()
