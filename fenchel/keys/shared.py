@@ -27,6 +27,7 @@ from fenchel.common.crypto.public_key import (
     parse_fields,
 )
 from fenchel.common.errors import CredentialError
+from fenchel.keys.paillier.cipher import Paillier
 from fenchel.keys.paillier.key import PrivateKey
 from fenchel.keys.paillier.owner import KeyOwner, generate, key_owner
 
@@ -73,6 +74,10 @@ class Secrets:
             if backend not in self._owners:
                 self._owners[backend] = key_owner(self.private_key, backend)
             return self._owners[backend]
+
+    def cipher(self, backend: Backend = "gmp") -> Paillier:
+        """Return the encryption and decryption of one client on a backend, with a meter of its own."""
+        return Paillier(self.owner(backend))
 
     @classmethod
     def generate(

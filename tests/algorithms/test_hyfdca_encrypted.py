@@ -22,7 +22,6 @@ from fenchel.common.data.shard import Shard
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.values import SparseVector, Values
 from fenchel.fleet.fleet import Fleet
-from fenchel.keys.paillier.cipher import Paillier
 from fenchel.keys.shared import Secrets
 from tests.algorithms.hybrid import (
     CIPHERTEXT_BYTES,
@@ -154,7 +153,7 @@ def test_other_code_in_place_of_gmp_changes_no_bit(way: dict[str, Any], laborato
     opened = {}
     readers: dict[Backend, Backend] = {"gmp": "phe", "ifma": "gmp", "phe": "gmp"}
     for name, other in readers.items():
-        cipher = Paillier(laboratory.secrets.owner(other))
+        cipher = laboratory.secrets.cipher(other)
         opened[name] = {
             (each.client, each.phase, each.round, what): cipher.decrypt(CipherVector.from_wire(value, cipher.public))
             for each in runs[name].up()
@@ -333,7 +332,7 @@ def test_zeros_travel_like_everything_else(picking: str, laboratory: Laboratory)
     # Late in a run most picked duals stay at an end of their interval: their change is zero.
     settings = hybrid_settings(30, l2=0.1, preset="exact", picks=6, picking=picking, messages="sparse")
     run = laboratory.run(settings)
-    cipher = Paillier(laboratory.secrets.owner())
+    cipher = laboratory.secrets.cipher()
     key = laboratory.secrets.private_key.public
     zeros = nonzeros = 0
     for message in run.up("change_dual"):

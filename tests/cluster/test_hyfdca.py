@@ -26,7 +26,6 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Value
 from fenchel.deploy.certificates.keys import make_keys
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.keys.paillier.cipher import Paillier
 from fenchel.keys.shared import Secrets
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, digest
@@ -236,7 +235,7 @@ def traces(
     kept: Mapping[str, list[dict[str, Value]]], secrets: Secrets, rows: Vector, labels: Vector
 ) -> dict[str, list[bytes]]:
     """What to look for, by what it is."""
-    cipher = Paillier(secrets.owner())
+    cipher = secrets.cipher()
     public = secrets.private_key.public
     last = kept["client-000"][-1]
     aligned = labels[: SAMPLES // 2][array(last["state/order"])]

@@ -33,7 +33,6 @@ from fenchel.common.errors import (
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.values import Value, Values
 from fenchel.fleet.memory_budget import MemoryBudget, Reservation, Size
-from fenchel.keys.paillier.cipher import Paillier
 from fenchel.keys.shared import Secrets
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Tamper, hybrid_settings, shards_of
 from tests.messages import raises
@@ -139,7 +138,7 @@ def flipped(values: dict[str, Value]) -> Value:
 
 def of_another_key(values: dict[str, Value]) -> Value:
     change = ciphertexts(values)
-    cipher = Paillier(STRANGER.owner())
+    cipher = STRANGER.cipher()
     return cipher.encrypt(np.zeros(change.count), change.layout).to_wire()
 
 
@@ -205,7 +204,7 @@ def test_noise_under_the_right_key_is_found_by_whoever_opens_it(
 
 def test_a_sum_that_slots_have_no_room_for_is_refused(secrets: Secrets) -> None:
     layout = Layout.fit(KEY_BITS, 40, 1.0, 2)
-    cipher = Paillier(secrets.owner())
+    cipher = secrets.cipher()
     one = cipher.encrypt(np.ones(3), layout)
     total = CipherVector.zeros(one.key, layout, 3)
     for _ in range(layout.max_additions):

@@ -17,7 +17,6 @@ from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, FenchelError, PayloadError, SettingsError
 from fenchel.common.objectives.factory import build_objective
-from fenchel.keys.paillier.cipher import Paillier
 from fenchel.keys.shared import Secrets
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Run, hybrid_settings, shards_of
 from tests.messages import raises
@@ -172,7 +171,7 @@ def test_no_more_sums_are_opened_at_once_than_the_phases_have(honest: tuple[Run,
     client = late_joiner(honest)
     client.answer("align", 0, alignment(honest))
     (message, *_) = honest[0].down("reveal")
-    cipher = Paillier(honest[1].owner())
+    cipher = honest[1].cipher()
     figures = message.values["figures"]
     assert isinstance(figures, Ciphertexts)
     for count in (1, 30, 1000, 1 << 40):
@@ -191,7 +190,7 @@ def test_values_of_another_layout_are_not_opened_as_figures(honest: tuple[Run, S
     assert isinstance(figures, Ciphertexts)
     told = figures.layout
     other = Layout(told.slot_bits, told.fraction_bits - 1, told.slots, told.value_bits)
-    cipher = Paillier(honest[1].owner())
+    cipher = honest[1].cipher()
     relaid = cipher.encrypt(np.zeros(told.slots), other).to_wire()
     with raises(PayloadError):
         client.answer("reveal", 1, {"figures": relaid, "count": 2})

@@ -17,16 +17,16 @@ from fenchel.algorithms.hyfdca.client_alignment import check_groups, check_layou
 from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, layout_of, norm_bits, target_bits
 from fenchel.common.arrays import Indices, Vector, squared_norms
+from fenchel.common.crypto.cipher import Cipher
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
 from fenchel.common.errors import PayloadError, SettingsError
 from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.values import Values
-from fenchel.keys.paillier.cipher import Paillier
-from fenchel.keys.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
 
 log = logging.getLogger("fenchel.client")
 
@@ -247,11 +247,12 @@ class HyFDCASetupClient(ClientAlgorithm):
         return self._encoding("figure", np.diff(np.append(np.arange(0, count, slots), count)))
 
     @cached_property
-    def _cipher(self) -> Paillier | None:
+    def _cipher(self) -> Cipher | None:
         if self.settings.privacy == "none":
             return None
         assert self.secrets is not None, "the session refuses to begin without"
-        return Paillier(self.secrets.owner(self.settings.backend()))
+        cipher: Cipher = self.secrets.cipher(self.settings.backend())
+        return cipher
 
     @property
     def _alignment_key(self) -> bytes:

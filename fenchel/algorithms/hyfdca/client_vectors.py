@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from fenchel.algorithms.hyfdca.client_alignment import check_blocks
 from fenchel.algorithms.hyfdca.settings import entries_of
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.cipher import Cipher
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, OutOfRangeError, PayloadError
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.values import Value
-from fenchel.keys.paillier.cipher import Paillier
 
 log = logging.getLogger("fenchel.client")
 
@@ -94,7 +94,7 @@ class Encrypted(Clear):
     """
 
     layout: Layout
-    cipher: Paillier
+    cipher: Cipher
     what: str = "values"
 
     def _sent(self, values: Vector, sizes: Indices) -> Value:

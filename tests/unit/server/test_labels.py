@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from fenchel.algorithms.hyfdca.alignment import Alignment, HeldEntries, align, check_labels
 from fenchel.common.arrays import Indices
+from fenchel.common.crypto.pseudonyms import LABEL_BYTES, label_pseudonyms, pseudonyms
 from fenchel.common.errors import ContradictingLabelsError, DataError
-from fenchel.keys.pseudonyms import LABEL_BYTES, label_pseudonyms, pseudonyms
 from tests.messages import raises
 
 KEY = bytes(range(32))

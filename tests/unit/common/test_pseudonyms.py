@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fenchel.common.crypto.pseudonyms import cell_pseudonyms, pseudonyms
 from fenchel.common.errors import DataError
-from fenchel.keys.pseudonyms import cell_pseudonyms, pseudonyms
 from tests.complexity import LINEAR, growth
 from tests.messages import raises
 
