@@ -168,4 +168,12 @@ def _secret_exchange(who: Participant, run: str, settings: RunSettings, folder: 
 
     identity = Identity(who.name, who.credentials)
     implementation = settings.algorithm.encryption_implementation
-    return SecretExchange(run, identity, bits, settings.secrets.designated, who.peers, folder, implementation)
+    return SecretExchange(
+        run,
+        identity,
+        bits,
+        designated=settings.secrets.designated,
+        peers=who.peers,
+        folder=folder,
+        implementation=implementation,
+    )

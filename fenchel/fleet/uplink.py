@@ -21,7 +21,7 @@ from fenchel.common.wire.values import SparseVector
 from fenchel.fleet.cohort import Reduced
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReceivedVector:
     """Sums and means of a vector that clients sent, in the model's dtype.
 
@@ -152,7 +152,15 @@ class ServerUplink:
         holds = sparsifier is not None and sparsifier.holds
         uncovered = (around if holds else np.zeros_like(around)) - minus
         support = uplink_support(sparsifier, around, self.seed, t) if sparsifier and sparsifier.is_shared else None
-        return ReceivedVector(replies, name, around, uncovered, support, sparsifier is None, holds)
+        return ReceivedVector(
+            replies=replies,
+            name=name,
+            around=around,
+            uncovered=uncovered,
+            support=support,
+            is_whole=sparsifier is None,
+            holds=holds,
+        )
 
     def entries(self, sent: Vector | SparseVector, around: Vector, t: int) -> tuple[Indices | slice, Vector]:
         """Return the indices and values of the coordinates that one client sent.

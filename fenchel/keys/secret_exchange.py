@@ -61,6 +61,7 @@ class SecretExchange:
         run: str,
         identity: Identity,
         bits: int,
+        *,
         designated: str | None = None,
         peers: Collection[str] | None = None,
         folder: Path | None = None,

@@ -41,7 +41,7 @@ log = logging.getLogger("fenchel.server")
 _LARGE_BYTES = 64 << 20  # size in bytes above which a state is written without a copy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Promise:
     """A ``tell`` instruction that its client has not confirmed; ``body`` is the number of its body in the values."""
 
@@ -53,7 +53,7 @@ class _Promise:
     body: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """State of a run after a round.
 
@@ -247,9 +247,17 @@ class RoundSnapshot:
             if f"promise/{number}" not in values:
                 values[f"promise/{number}"] = np.frombuffer(body.payload, np.uint8)
                 values[f"promise/{number}/body"] = np.frombuffer(body.content(), np.uint8)
-            promises.append(_Promise(call.client, call.sequence, call.base, call.phase, call.round, number))
+            promise = _Promise(
+                client=call.client,
+                sequence=call.sequence,
+                base=call.base,
+                phase=call.phase,
+                round=call.round,
+                body=number,
+            )
+            promises.append(promise)
         kept = {member.name: member.to_json() for member in self.members}
-        return Checkpoint(run, self.round, epoch, values, kept, tuple(promises))
+        return Checkpoint(run=run, round=self.round, epoch=epoch, values=values, members=kept, promises=tuple(promises))
 
 
 def take(run: str, t: int, epoch: int, state: DataclassInstance, members: Mapping[str, ClientRecord]) -> Checkpoint:
@@ -383,7 +391,14 @@ def load(path: Path) -> Checkpoint:
     try:
         about = json.loads(str(values.pop("about")))
         promises = tuple(_Promise(**promise) for promise in about["promises"])
-        found = Checkpoint(about["run"], about["round"], about["epoch"], values, about["members"], promises)
+        found = Checkpoint(
+            run=about["run"],
+            round=about["round"],
+            epoch=about["epoch"],
+            values=values,
+            members=about["members"],
+            promises=promises,
+        )
         found.restore()  # detect an unusable checkpoint while the previous one still exists
     except (
         AttributeError,

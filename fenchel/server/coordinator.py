@@ -271,7 +271,13 @@ class Coordinator:
         if privacy_budget is not None and self._resume is not None and exists(self.folder.calls):
             privacy_budget.resume(read(self.folder.calls), done)
         self.disclosures.privacy_budget = privacy_budget
-        recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
+        recorder = Recorder(
+            folder=self.folder,
+            figures=figures,
+            kept_rounds=done,
+            on_calls=self._observer.calls,
+            client_figures=algorithm.client_figures,
+        )
         growth = ObjectiveGrowth(settings.objective.starts_near_one)
         if done and exists(self.folder.metrics):
             before = read(self.folder.metrics).slice(0, done)

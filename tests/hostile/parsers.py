@@ -457,7 +457,7 @@ class _Gate:
             return pb.Welcome()
 
         line = _Line.of(data)
-        await ClientStream(member, line, LIMIT, Limits()).run(admit)
+        await ClientStream(member, line, largest=LIMIT, limits=Limits()).run(admit)
         assert line.said < 1 << 20
         assert member.partial is None or member.partial.assembly.size <= LIMIT
 

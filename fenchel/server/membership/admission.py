@@ -183,10 +183,10 @@ class Admission:
         conversation = ClientStream(
             member,
             stream,
-            self._settings.network.max_message_bytes,
-            self._limits,
-            self._disclosures,
-            self._buffer_pool,
+            largest=self._settings.network.max_message_bytes,
+            limits=self._limits,
+            disclosures=self._disclosures,
+            buffer_pool=self._buffer_pool,
             budgets=self._settings.differential_privacy is not None,
         )
         before = member.streams

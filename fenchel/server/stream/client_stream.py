@@ -52,11 +52,11 @@ class ClientStream:
         self,
         member: ClientRecord,
         stream: Stream,
+        *,
         largest: int,
         limits: Limits,
         disclosures: DisclosureRecord | None = None,
         buffer_pool: BufferPool | None = None,
-        *,
         budgets: bool = False,
     ) -> None:
         self._member = member

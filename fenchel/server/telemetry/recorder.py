@@ -51,7 +51,7 @@ class Ended:
     saved_seconds: float
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Recorder:
     """Recorder of the tables of a run.
 

@@ -98,6 +98,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(
         self,
+        *,
         own: str,
         revocation_check: RevocationCheck,
         rate_limiter: RateLimiter,

@@ -117,7 +117,14 @@ class Service:
 
     def interceptor(self) -> AdmissionInterceptor:
         """Return the admission interceptor for the gRPC server of this service."""
-        return AdmissionInterceptor(_NAME, self._guard, self._gate, self._limits, self._tell, self._note)
+        return AdmissionInterceptor(
+            own=_NAME,
+            revocation_check=self._guard,
+            rate_limiter=self._gate,
+            limits=self._limits,
+            tell=self._tell,
+            note=self._note,
+        )
 
     def _identity(self, context: _Context, claimed: str) -> str:
         """Return the verified id of a caller.

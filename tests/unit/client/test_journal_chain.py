@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -166,9 +166,7 @@ class Federation:
         self._restored(self.before)
 
     def _restored(self, saved: Saved) -> None:
-        members = Checkpoint(
-            "run", 0, self.epoch, saved.checkpoint.values, saved.checkpoint.members, saved.checkpoint.promises
-        ).restore()
+        members = replace(saved.checkpoint, epoch=self.epoch).restore()
         self.epoch += 1
         self.member, self.chain = members[NAME], list(saved.chain)
         self._come_back()

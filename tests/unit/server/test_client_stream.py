@@ -58,7 +58,9 @@ async def connected(
 ) -> tuple[MemoryStream, asyncio.Task[None], pb.Welcome]:
     """Open a stream; return the client's side, the server's task, and the welcome."""
     client = MemoryStream()
-    serving = asyncio.create_task(ClientStream(member, client.other_side(), LIMIT, Limits(**limits)).run(admit))
+    serving = asyncio.create_task(
+        ClientStream(member, client.other_side(), largest=LIMIT, limits=Limits(**limits)).run(admit)
+    )
     await send(client, frames(hello or pb.Hello()))
     welcome = await heard(client)
     assert isinstance(welcome, pb.Welcome)

@@ -442,7 +442,9 @@ async def test_the_log_says_that_a_client_of_the_run_is_gone_and_that_it_is_back
 @pytest.mark.parametrize("policy", ["stop", "continue"])
 def test_a_client_that_stopped_a_run_is_asked_anew_what_it_has(policy: str, tmp_path: Path) -> None:
     kept = {"shard": {"samples": "40", "features": "64"}, "base": 3, "lost": "its journal is gone"}
-    resumed = Checkpoint("run", 3, 0, {}, {"a": kept, "b": kept | {"lost": None}}, ())
+    resumed = Checkpoint(
+        run="run", round=3, epoch=0, values={}, members={"a": kept, "b": kept | {"lost": None}}, promises=()
+    )
     made = Coordinator(
         validate(SETTINGS | {"data": {"name": "digits"}, "participation": {"on_lost_state": policy}}),
         RunFolder.create(tmp_path, "run"),

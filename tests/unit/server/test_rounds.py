@@ -125,7 +125,7 @@ def rounds_of(parent: Path, member: ClientRecord, **participation: Any) -> Round
         fleet=Fleet(members={member.name: member}, seed=0, participation=settings.participation, meanwhile=note.soon),
         algorithm=cast(Algorithm, Counting()),
         evaluator=cast(Evaluator, Never()),
-        recorder=Recorder(folder, ()),
+        recorder=Recorder(folder=folder, figures=()),
         preparation=Preparation(settings.data, features=64, class_names=("0", "1")),
         note=note,
         done=0,
