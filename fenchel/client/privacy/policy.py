@@ -184,8 +184,7 @@ def load_policy(path: Path) -> Policy:
     try:
         values = read_mapping(path)
     except SettingsError as error:
-        error.key = "--privacy-policy"
-        raise
+        raise error.at(key="--privacy-policy") from None
     policy = validated(Policy, values, str(path))
     if policy.ledger is None:
         return policy
