@@ -357,12 +357,22 @@ def _refuse_index(table: Any, path: Path) -> None:
 def features_of(table: Any, names: Sequence[str], path: Path) -> NDArray[Any]:
     """Return columns of a table as an array, shape (n, m), in float32 if all of them are, otherwise in float64.
 
-    Raise a ``DataError`` if a value is not a finite number.
+    Raise a ``DataError`` if a value is not a finite number, with the first such value of each column.
     """
+    wrong: list[DataError] = []
     single = all(pa.types.is_float32(table.schema.field(name).type) for name in names)
     features = np.empty((table.num_rows, len(names)), np.float32 if single else np.float64)
     for position, name in enumerate(names):
-        features[:, position] = numbers_of(table.column(name), name, path)
+        try:
+            features[:, position] = numbers_of(table.column(name), name, path)
+        except DataError as error:
+            wrong.append(error)
+    if wrong:
+        first, *further = wrong
+        if further:
+            places = listed([f"{error.column!r} (row {error.row})" for error in further])
+            first.problem += f". Further columns with wrong values: {places}"
+        raise first
     return features
 
 
@@ -373,7 +383,8 @@ def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
         row, value = _first_not_number(column)
         found = "an empty value" if value is None else repr(value)
         raise DataError(
-            f"{found} is not a number; expected numbers only (encode categories as one 0/1 column each)",
+            f"{found} is not a number; expected numbers only (encode categories as one 0/1 column each, and name identifiers "
+            "with --id)",
             source=path,
             column=name,
             row=row,
