@@ -127,7 +127,7 @@ def read_csv(path: Path, roles: Roles, limits: DataLimits = UNLIMITED) -> DataSe
     if roles.holder in names:
         spaceless = _without_spaces(table.column(roles.holder))
         table = table.set_column(names.index(roles.holder), roles.holder, spaceless)
-    dataset = _from_table(table, roles, path, limits)
+    dataset = split_table(table, roles, path, limits)
     return dataset if header else replace(dataset, label=None)
 
 
@@ -286,7 +286,7 @@ def read_parquet(path: Path, roles: Roles, limits: DataLimits = UNLIMITED) -> Da
     except (pa.ArrowException, OSError, ValueError) as error:  # a column name that is not UTF-8 raises ValueError
         raise DataError(f"the file cannot be read as Parquet: {error}", source=path) from error
     refuse_repeated(table.column_names, path)
-    return _from_table(table, roles, path, limits)
+    return split_table(table, roles, path, limits)
 
 
 def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
@@ -301,7 +301,7 @@ def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
     limits.require_bytes(sum(column.num_values for column in columns) * _VALUE_BYTES, path)
 
 
-def _from_table(table: Any, roles: Roles, path: Path, limits: DataLimits) -> DataSet:
+def split_table(table: Any, roles: Roles, path: Path, limits: DataLimits = UNLIMITED) -> DataSet:
     """Split an Arrow table into features, labels, sample identifiers and holders.
 
     Returns
@@ -383,8 +383,8 @@ def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
         row, value = _first_not_number(column)
         found = "an empty value" if value is None else repr(value)
         raise DataError(
-            f"{found} is not a number; expected numbers only (encode categories as one 0/1 column each, and name identifiers "
-            "with --id)",
+            f"{found} is not a number; expected numbers only (encode categories as one 0/1 column each, and name "
+            "identifiers with --id)",
             source=path,
             column=name,
             row=row,

@@ -191,7 +191,7 @@ def given_data(
     parts: list[_Content | Shard] = []
     for client, part in enumerate(data):
         try:
-            parts.append(part if isinstance(part, Shard) else _content(part, label))
+            parts.append(part if isinstance(part, Shard) else _own_content(part, label, identifier))
         except DataError as error:
             error.source = f"data[{client}]"
             raise
@@ -214,6 +214,13 @@ def _content(data: Any, label: str | None) -> _Content:
     from fenchel.common.data.objects import in_memory  # late import, because the import of Arrow is slow
 
     return in_memory(data, label)
+
+
+def _own_content(data: Any, label: str | None, identifier: str | None) -> _Content:
+    content = _content(data, label)
+    if not isinstance(content, Path):
+        content.check(label, identifier)  # the client would name the file in the run folder
+    return content
 
 
 def _own(clients: int) -> dict[str, Any]:

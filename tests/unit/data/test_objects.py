@@ -250,3 +250,14 @@ def test_a_mistake_in_data_leaves_no_run_folder(tmp_path: Path) -> None:
     with raises(fenchel.SettingsError, key="label, identifier"):
         fenchel.up(SETTINGS, label="age", in_process=True, runs=tmp_path / "runs")
     assert not list((tmp_path / "runs").glob("*"))
+
+
+@pytest.mark.parametrize("value", ["much", np.nan], ids=["text", "missing"])
+def test_a_wrong_value_in_a_table_of_a_list_has_its_row_and_column(value: Any, tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=NAMES).assign(outcome=WORDS)
+    wrong = frame.astype({NAMES[1]: object})
+    wrong.loc[3, NAMES[1]] = value
+    with raises(DataError, source="data[1]", row=4, column=NAMES[1]) as caught:
+        fenchel.up(SETTINGS, data=[frame, wrong], label="outcome", in_process=True, runs=tmp_path / "runs")
+    assert "Arrow" not in str(caught.value)
+    assert not list((tmp_path / "runs").glob("*"))
