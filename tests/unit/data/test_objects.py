@@ -239,6 +239,18 @@ def test_columns_in_another_order_are_refused_unless_the_settings_list_them(tmp_
     run = fenchel.up(listed, data=data, label="outcome", in_process=True, runs=tmp_path)
     same = fenchel.up(SETTINGS, data=[frame[:25], frame[25:]], label="outcome", in_process=True, runs=tmp_path)
     assert run.model.tobytes() == same.model.tobytes()
+    kept = listed | {"data": listed["data"] | {"holdout": 0.2}}
+    run = fenchel.up(kept, data=data, label="outcome", in_process=True, runs=tmp_path)
+    assert 0 <= run.figures["holdout_accuracy"] <= 1
+    with raises(DataError, key="data.columns") as caught:  # FedAvg cannot use a part of a sample
+        fenchel.up(
+            listed, data=[data[0], data[1].drop(columns=NAMES[0])], label="outcome", in_process=True, runs=tmp_path
+        )
+    assert f"lacks the columns {NAMES[0]}, but fedavg" in caught.value.problem
+    hybrid = {"name": "hybrid-fedavg", "local_steps": 1, "step_size": 0.1}
+    with raises(fenchel.SettingsError) as refusal:
+        fenchel.up(kept | {"algorithm": hybrid}, data=data, label="outcome", in_process=True, runs=tmp_path)
+    assert "data.holdout is 0.2, but with data.columns and hybrid-fedavg" in str(refusal.value)
 
 
 def test_a_mistake_in_data_leaves_no_run_folder(tmp_path: Path) -> None:
