@@ -96,6 +96,13 @@ def test_a_loss_of_several_scores_is_refused_where_one_is_needed(kind: str) -> N
         margin_loss(section(kind=kind))
 
 
+@pytest.mark.parametrize(("kind", "remedy"), [("squared", "data.task to regression"), ("logistic", "use softmax")])
+def test_many_classes_are_refused_with_the_remedy_of_the_loss(kind: str, remedy: str) -> None:
+    with raises(SettingsError, key="objective.kind") as refusal:
+        dimension_of(section(kind=kind), 5, 73)
+    assert remedy in refusal.value.problem
+
+
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_a_network_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
