@@ -92,13 +92,15 @@ def _scorer(settings: BinarySettings, features: int) -> Scorer:
     return scorer
 
 
-def networks_module(name: str, wanted: str) -> ModuleType:
+def networks_module(name: str, wanted: str, remedy: str = ", or use a linear model") -> ModuleType:
     """Return a module of ``fenchel.common.objectives.networks``, imported on first use because it needs torch.
 
     Parameters
     ----------
     wanted
         Feature that requires torch, named in the error if torch is not installed.
+    remedy
+        Alternative to an installation of torch, as the end of the error.
     """
     try:
         return importlib.import_module(f"fenchel.common.objectives.networks.{name}")
@@ -106,8 +108,7 @@ def networks_module(name: str, wanted: str) -> ModuleType:
         if error.name != "torch":
             raise
         raise MissingDependencyError(
-            f"{wanted} needs torch, which is not installed; install it with pip install 'fenchel[torch]', or use a "
-            "linear model"
+            f"{wanted} needs torch, which is not installed; install it with pip install 'fenchel[torch]'{remedy}"
         ) from None
 
 
