@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,8 +119,11 @@ def _own(name: str) -> Callable[..., Objective]:
     try:
         found: Any = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
+        alike = get_close_matches(str(error.name), [file.stem for file in Path().glob("*.py")], 1)
+        meant = f". Did you mean {alike[0]!r}?" if alike else ""
         raise SettingsError(
-            f"{name}: the module {error.name!r} is not installed; install it on every machine of the run",
+            f"{name}: the module {error.name!r} is neither installed nor in the current folder; install it on every "
+            f"machine of the run, or start all processes in the folder of its file{meant}",
             key="objective.name",
         ) from None
     if found is None:

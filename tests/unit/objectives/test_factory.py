@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,16 @@ def test_an_objective_of_ones_own_is_built_by_its_name_with_its_parameters(outsi
 def test_a_name_that_is_no_objective_is_refused(outside: str, name: str) -> None:
     with raises(SettingsError, key="objective.name"):
         dimension_of(section(kind="own", name=name.format(outside)), 5, 2)
+
+
+def test_a_misspelt_module_is_compared_with_the_files_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mynet.py").write_text("plain = None\n")
+    monkeypatch.chdir(tmp_path)
+    with raises(SettingsError, key="objective.name") as refusal:
+        dimension_of(section(kind="own", name="mynett:plain"), 5, 2)
+    assert refusal.value.problem.endswith("Did you mean 'mynet'?")
 
 
 @pytest.mark.parametrize("kind", ["softmax", "mlp"])
