@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -17,6 +18,8 @@ from fenchel.deploy.launch.words import option_words
 
 if TYPE_CHECKING:
     from fenchel.common.data.objects import Arrays, Table
+
+log = logging.getLogger(__name__)
 
 _Content: TypeAlias = "Path | Table | Arrays"
 
@@ -134,6 +137,18 @@ class OwnData:
         names = client_names(len(contents))
         paths = [_written(part, folder.data / name) for name, part in zip(names, contents, strict=True)]
         return OwnFiles(paths, self.label, self.identifier)
+
+
+def warn_of_clients(values: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Log a warning if the settings name another number of clients than there are data of clients."""
+    named, given = values.get("clients"), changes.get("clients")
+    if given is not None and isinstance(named, int) and named != given:
+        log.warning(
+            "clients: %d in the settings, but data sets given, one for each client: %d; the run has %d clients",
+            named,
+            given,
+            given,
+        )
 
 
 def check_own(own: OwnFiles | None, settings: RunSettings, clients: int) -> None:

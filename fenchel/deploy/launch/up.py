@@ -18,7 +18,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
-from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data
+from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data, warn_of_clients
 from fenchel.deploy.launch.launchers.choice import launcher
 from fenchel.deploy.launch.logs import log_to_file
 from fenchel.server.telemetry.observer import Observer
@@ -248,6 +248,8 @@ def _begin(
             )
         changes |= {"clients": clients}
     values, source = values_and_source(settings, overrides)
+    if clients is None:
+        warn_of_clients(values, changes)
     change(values, changes)
     chosen = validate(values, source)
     if not isinstance(chosen.clients, int):

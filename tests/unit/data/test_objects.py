@@ -253,6 +253,16 @@ def test_columns_in_another_order_are_refused_unless_the_settings_list_them(tmp_
     assert "data.holdout is 0.2, but with data.columns and hybrid-fedavg" in str(refusal.value)
 
 
+@pytest.mark.parametrize("named", [3, 2])
+def test_another_number_of_clients_than_data_is_warned_of(
+    named: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = fenchel.up(SETTINGS | {"clients": named}, data=[(X, Y)] * 2, in_process=True, runs=tmp_path)
+    assert run.settings.clients == 2
+    warnings = [record.args for record in caplog.records if record.name == "fenchel.deploy.launch.given_data"]
+    assert warnings == [(3, 2, 2)] * (named == 3)
+
+
 def test_a_mistake_in_data_leaves_no_run_folder(tmp_path: Path) -> None:
     for wrong in ((X, Y[:-1]), [(X, Y)] * 3 + [(X, Y[:-1])], [], "nothing.csv", (np.full_like(X, np.nan), Y)):
         with pytest.raises(fenchel.FenchelError):

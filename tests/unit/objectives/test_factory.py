@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
