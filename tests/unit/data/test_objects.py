@@ -239,7 +239,7 @@ def test_columns_in_another_order_are_refused_unless_the_settings_list_them(tmp_
     run = fenchel.up(listed, data=data, label="outcome", in_process=True, runs=tmp_path)
     same = fenchel.up(SETTINGS, data=[frame[:25], frame[25:]], label="outcome", in_process=True, runs=tmp_path)
     assert run.model.tobytes() == same.model.tobytes()
-    kept = listed | {"data": listed["data"] | {"holdout": 0.2}}
+    kept = SETTINGS | {"data": {"columns": NAMES, "classes": sorted(set(WORDS)), "holdout": 0.2}}
     run = fenchel.up(kept, data=data, label="outcome", in_process=True, runs=tmp_path)
     assert 0 <= run.figures["holdout_accuracy"] <= 1
     with raises(DataError, key="data.columns") as caught:  # FedAvg cannot use a part of a sample
