@@ -139,6 +139,14 @@ class OwnData:
         return OwnFiles(paths, self.label, self.identifier)
 
 
+def name_as_given(error: DataError, folder: RunFolder) -> None:
+    """Name data that were written to the run folder as the caller gave them: ``data``, or ``data[1]`` of a list."""
+    file = Path(error.source)
+    if file.parent == folder.data.absolute():
+        number = file.stem.removeprefix("client-")
+        error.source = f"data[{int(number)}]" if number.isdecimal() else "data"
+
+
 def warn_of_clients(values: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """Log a warning if the settings name another number of clients than there are data of clients."""
     named, given = values.get("clients"), changes.get("clients")

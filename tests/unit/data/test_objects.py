@@ -283,3 +283,12 @@ def test_a_wrong_value_in_a_table_of_a_list_has_its_row_and_column(value: Any, t
         fenchel.up(SETTINGS, data=[frame, wrong], label="outcome", in_process=True, runs=tmp_path / "runs")
     assert "Arrow" not in str(caught.value)
     assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_wrong_value_in_arrays_or_in_one_table_names_the_argument(tmp_path: Path) -> None:
+    wrong = X.copy()
+    wrong[3, 1] = np.nan
+    frame = pd.DataFrame(wrong, columns=NAMES).assign(outcome=WORDS)
+    for data, label, source in ((frame, "outcome", "data"), ([(X, Y), (wrong, Y)], None, "data[1]")):
+        with raises(DataError, source=source, row=4):
+            fenchel.up(SETTINGS, data=data, label=label, in_process=True, runs=tmp_path)
