@@ -186,10 +186,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             try:
                 run = up(settings, data=given, in_process=self.in_process, runs=runs, progress=False)
             except BaseException as error:
-                # The temporary folder is deleted: a note on resuming its run leads nowhere, and so does its data file.
+                # The temporary folder is deleted, so a note on resuming its run leads nowhere.
                 notes, folder = getattr(error, "__notes__", []), Path(temporary).name
                 notes[:] = [note for note in notes if folder not in note]
-                if isinstance(error, DataError) and folder in error.source:
+                if isinstance(error, DataError) and error.source == "data":
                     error.source = "X and y"
                 raise
             self.predictor_ = run.predictor

@@ -35,7 +35,7 @@ def evaluation_problem(settings: RunSettings, shard: Shard) -> str | None:
     """Return the reason why a client with this shard evaluates no models in the run, or ``None`` if it does."""
     if not settings.clients_evaluate:
         return "in this run clients do not evaluate (evaluation.clients: false, or differential privacy)"
-    if settings.data.is_ragged:
+    if settings.is_ragged:
         return "in this run clients hold parts of samples (data.columns, or data.partition.kind: ragged)"
     held = shard.features.shape[1]
     return f"it holds only {held} of {shard.total_features} features" if held < shard.total_features else None

@@ -17,6 +17,7 @@ from fenchel.common.data.fetch import fetch
 from fenchel.common.data.holdout import divide_own
 from fenchel.common.data.limits import ORDINARY, DataLimits, within_memory
 from fenchel.common.data.own_file import load_own
+from fenchel.common.data.samples import listed
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import DataError
@@ -76,6 +77,23 @@ class LocalData:
             return self._sources[key]
 
 
+def _require_whole_samples(shard: Shard, settings: RunSettings, path: Path) -> None:
+    """Raise a ``DataError`` if a file lacks features of the run, and the algorithm needs all of them."""
+    if shard.features_held is None or settings.algorithm.splits_features:
+        return
+    columns, held = settings.data.columns, {*shard.features_held.tolist()}
+    if isinstance(columns, tuple):
+        lacking = f"the columns {listed([name for place, name in enumerate(columns) if place not in held])}"
+    else:
+        lacking = f"values of {shard.total_features - len(held)} of {shard.total_features} features"
+    raise DataError(
+        f"the file lacks {lacking}, but {settings.algorithm.name} needs whole samples; add them, or use an algorithm "
+        "for data that is split by features",
+        source=path,
+        key="data.columns",
+    )
+
+
 def _data_key(settings: RunSettings) -> str:
     return f"{settings.objective.dtype} {settings.data.model_dump_json()}"
 
@@ -115,7 +133,7 @@ class OwnFile:
             return
         self._loaded.clear()  # discard shards of an earlier call, whose settings may differ
         with within_memory(self.path):
-            self._loaded[key] = load_own(
+            shard = load_own(
                 self.path,
                 settings.data,
                 label=self.label,
@@ -123,6 +141,8 @@ class OwnFile:
                 dtype=settings.objective.dtype,
                 limits=self.limits,
             )
+        _require_whole_samples(shard, settings, self.path)
+        self._loaded[key] = shard
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
         """Return the samples of the file, divided into training samples and holdout."""

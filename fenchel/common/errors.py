@@ -61,6 +61,7 @@ class Details(Place, total=False):
     rows: tuple[int, ...]
     found: str
     expected: str
+    confidential: str
     joined: str
     shown: str
     failures: Mapping[str, str]
@@ -251,9 +252,16 @@ class CredentialError(FenchelError):
 
 
 class JoinRefusedError(FenchelError):
-    """Refusal by the server to admit this client, because of its protocol version, identity or shard."""
+    """Refusal by the server to admit this client, because of its protocol version, identity or shard.
+
+    Attributes
+    ----------
+    confidential
+        What the server's log adds, and no client receives, such as names of columns. Empty: nothing.
+    """
 
     exit_code = 5
+    confidential: str = ""
 
 
 class AnotherRunError(JoinRefusedError):

@@ -168,7 +168,7 @@ class Predictor:
             )
         if library not in ("torch", "onnx"):
             raise SettingsError(f"{library!r} given; use sklearn, torch or onnx", key="library")
-        exported = networks_module("exported", f"a model for {library}")
+        exported = networks_module("exported", f"a model for {library}", "")
         steps, bias = self.preparation.fixed_steps(), self.preparation.settings.bias
         module = exported.torch_module(self.objective, self.model, steps, bias)
         return module if library == "torch" else exported.onnx_model(module, self.preparation.features)

@@ -74,6 +74,20 @@ class CallCosts:
         return sum(self.mean.values()) - self.mean["waiting"]
 
 
+def privacy_guarantee(run: Run) -> str:
+    """Return the differential privacy that a run guarantees, with its delta; empty for a run without."""
+    given = run.settings_values.get("differential_privacy")
+    if not isinstance(given, dict):
+        return ""
+    if given.get("mechanism") == "paper":
+        return "none, because mechanism: paper assumes a wrong sensitivity"
+    accountant = str(given.get("accountant", "pld-wor"))[:3]
+    found = run.figures.get(f"epsilon_{accountant}", math.nan)
+    return (
+        f"epsilon {found:.4g} at delta {given.get('delta')}, by {accountant.upper()}; other epsilons are for comparison"
+    )
+
+
 def drawn_figures(run: Run) -> list[str]:
     """Return the figures with a value in any round."""
     metrics = run.metrics_table

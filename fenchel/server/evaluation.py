@@ -100,7 +100,7 @@ class Evaluator:
             If the settings require the server to evaluate on training samples that it cannot prepare.
         """
         shards = [member.shard for member in fleet.members.values() if member.shard is not None]
-        whole = not settings.data.is_ragged and all(shard.features_held == shard.features for shard in shards)
+        whole = not settings.is_ragged and all(shard.features_held == shard.features for shard in shards)
         chosen = settings.evaluation.training
         # True if clients cannot, or may not, compute the training objective.
         alone = not whole or (settings.claims_privacy and not settings.data.holdout)

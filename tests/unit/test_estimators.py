@@ -228,7 +228,7 @@ def test_an_error_of_the_data_names_the_arguments_and_no_deleted_file(tmp_path: 
     assert caught.value.source == "X and y"
     with pytest.raises(DataError) as caught:
         fenchel.FederatedClassifier(settings=given, runs=tmp_path).fit(X, Y)
-    assert str(tmp_path) in caught.value.source
+    assert caught.value.source == "X and y"
 
 
 @pytest.mark.parametrize("name", ["rounds", "clients"])

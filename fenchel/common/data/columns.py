@@ -127,7 +127,7 @@ def read_csv(path: Path, roles: Roles, limits: DataLimits = UNLIMITED) -> DataSe
     if roles.holder in names:
         spaceless = _without_spaces(table.column(roles.holder))
         table = table.set_column(names.index(roles.holder), roles.holder, spaceless)
-    dataset = _from_table(table, roles, path, limits)
+    dataset = split_table(table, roles, path, limits)
     return dataset if header else replace(dataset, label=None)
 
 
@@ -286,7 +286,7 @@ def read_parquet(path: Path, roles: Roles, limits: DataLimits = UNLIMITED) -> Da
     except (pa.ArrowException, OSError, ValueError) as error:  # a column name that is not UTF-8 raises ValueError
         raise DataError(f"the file cannot be read as Parquet: {error}", source=path) from error
     refuse_repeated(table.column_names, path)
-    return _from_table(table, roles, path, limits)
+    return split_table(table, roles, path, limits)
 
 
 def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
@@ -301,7 +301,7 @@ def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
     limits.require_bytes(sum(column.num_values for column in columns) * _VALUE_BYTES, path)
 
 
-def _from_table(table: Any, roles: Roles, path: Path, limits: DataLimits) -> DataSet:
+def split_table(table: Any, roles: Roles, path: Path, limits: DataLimits = UNLIMITED) -> DataSet:
     """Split an Arrow table into features, labels, sample identifiers and holders.
 
     Returns
@@ -357,12 +357,22 @@ def _refuse_index(table: Any, path: Path) -> None:
 def features_of(table: Any, names: Sequence[str], path: Path) -> NDArray[Any]:
     """Return columns of a table as an array, shape (n, m), in float32 if all of them are, otherwise in float64.
 
-    Raise a ``DataError`` if a value is not a finite number.
+    Raise a ``DataError`` if a value is not a finite number, with the first such value of each column.
     """
+    wrong: list[DataError] = []
     single = all(pa.types.is_float32(table.schema.field(name).type) for name in names)
     features = np.empty((table.num_rows, len(names)), np.float32 if single else np.float64)
     for position, name in enumerate(names):
-        features[:, position] = numbers_of(table.column(name), name, path)
+        try:
+            features[:, position] = numbers_of(table.column(name), name, path)
+        except DataError as error:
+            wrong.append(error)
+    if wrong:
+        first, *further = wrong
+        if further:
+            places = listed([f"{error.column!r} (row {error.row})" for error in further])
+            first.problem += f". Further columns with wrong values: {places}"
+        raise first
     return features
 
 
@@ -373,7 +383,8 @@ def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
         row, value = _first_not_number(column)
         found = "an empty value" if value is None else repr(value)
         raise DataError(
-            f"{found} is not a number; expected numbers only (encode categories as one 0/1 column each)",
+            f"{found} is not a number; expected numbers only (encode categories as one 0/1 column each, and name "
+            "identifiers with --id)",
             source=path,
             column=name,
             row=row,

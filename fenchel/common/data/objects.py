@@ -19,7 +19,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fenchel.common.arrays import is_sparse
-from fenchel.common.data.columns import features_of, numbers_of, refuse_repeated
+from fenchel.common.data.columns import Roles, features_of, numbers_of, refuse_repeated, split_table
 from fenchel.common.data.npz import FEATURES, NAMES, TEST_FEATURES, csr_arrays
 from fenchel.common.data.samples import RawMatrix, flatten_images, listed, order_of
 from fenchel.common.errors import DataError
@@ -45,6 +45,10 @@ class Table:
         """Write a Parquet file."""
         pyarrow.parquet.write_table(self.columns, path)
 
+    def check(self, label: str | None, identifier: str | None) -> None:
+        """Raise a ``DataError`` unless the columns are a label, an optional identifier, and features of numbers."""
+        split_table(self.columns, Roles(label=label, identifier=identifier), Path("data"))
+
 
 @dataclass(frozen=True)
 class Arrays:
@@ -56,6 +60,9 @@ class Arrays:
     def write(self, path: Path) -> None:
         """Write a NumPy archive."""
         np.savez(path, **self.arrays)  # type: ignore[arg-type]  # the stubs allow an array for allow_pickle
+
+    def check(self, label: str | None, identifier: str | None) -> None:
+        """Accept the arrays, which are checked when the file is read."""
 
 
 def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
@@ -179,12 +186,30 @@ def _table(data: Any) -> pa.Table:
         else:
             table = data if isinstance(data, pa.Table) else pa.table(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
+        if _is_a(data, "pandas", "DataFrame"):
+            for position, name in enumerate(data.columns):
+                _refuse_mixed(data.iloc[:, position].reset_index(drop=True).dropna(), str(name))
         raise DataError(
             f"this {_kind(data)} cannot be converted to an Arrow table ({error}); use columns of numbers and strings",
             source="data",
         ) from None
     refuse_repeated(table.column_names, Path("data"))
     return table
+
+
+def _refuse_mixed(values: Any, name: str) -> None:
+    """Raise a ``DataError`` if some values of a column, by their rows from 0, are texts and others are not."""
+    texts = [row for row, value in values.items() if isinstance(value, str)]
+    others = [row for row, value in values.items() if not isinstance(value, str)]
+    if texts and others:
+        row = min(texts, others, key=len)[0]
+        raise DataError(
+            f"{values[row]!r} is {'a text' if isinstance(values[row], str) else 'no text'}, unlike other values of the "
+            "column; expected numbers only, or texts only",
+            source="data",
+            column=name,
+            row=row + 1,
+        )
 
 
 def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -92,13 +93,15 @@ def _scorer(settings: BinarySettings, features: int) -> Scorer:
     return scorer
 
 
-def networks_module(name: str, wanted: str) -> ModuleType:
+def networks_module(name: str, wanted: str, remedy: str = ", or use a linear model") -> ModuleType:
     """Return a module of ``fenchel.common.objectives.networks``, imported on first use because it needs torch.
 
     Parameters
     ----------
     wanted
         Feature that requires torch, named in the error if torch is not installed.
+    remedy
+        Alternative to an installation of torch, as the end of the error.
     """
     try:
         return importlib.import_module(f"fenchel.common.objectives.networks.{name}")
@@ -106,8 +109,7 @@ def networks_module(name: str, wanted: str) -> ModuleType:
         if error.name != "torch":
             raise
         raise MissingDependencyError(
-            f"{wanted} needs torch, which is not installed; install it with pip install 'fenchel[torch]', or use a "
-            "linear model"
+            f"{wanted} needs torch, which is not installed; install it with pip install 'fenchel[torch]'{remedy}"
         ) from None
 
 
@@ -117,8 +119,11 @@ def _own(name: str) -> Callable[..., Objective]:
     try:
         found: Any = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
+        alike = get_close_matches(str(error.name), [file.stem for file in Path().glob("*.py")], 1)
+        meant = f". Did you mean {alike[0]!r}?" if alike else ""
         raise SettingsError(
-            f"{name}: the module {error.name!r} is not installed; install it on every machine of the run",
+            f"{name}: the module {error.name!r} is neither installed nor in the current folder; install it on every "
+            f"machine of the run, or start all processes in the folder of its file{meant}",
             key="objective.name",
         ) from None
     if found is None:

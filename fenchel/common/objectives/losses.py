@@ -260,6 +260,12 @@ class Squared(MarginLoss):
 
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
         """Return real labels unchanged, and two classes as -1 and +1, shape (n,)."""
+        if classes > 2:
+            raise SettingsError(
+                f"squared needs numbers or two classes as labels, but the data set has {classes} classes; set "
+                "data.task to regression if the labels are numbers, or use softmax",
+                key="objective.kind",
+            )
         return super().targets(labels, classes, dtype) if classes else labels.astype(dtype)
 
     def value(self, scores: Vector, targets: Targets) -> Vector:

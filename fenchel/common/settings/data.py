@@ -371,11 +371,6 @@ class DataSettings(Section):
         return ""
 
     @property
-    def is_ragged(self) -> bool:
-        """True if a client may hold some value of every feature, and still no whole sample."""
-        return isinstance(self.partition, RaggedPartition) or self.columns is not None
-
-    @property
     def leaves_out(self) -> str:
         """The key by which clients train on other samples than the training set has; empty: none does."""
         if isinstance(self.partition, ClassesPartition) and self.partition.samples is not None:
@@ -418,7 +413,8 @@ class DataSettings(Section):
         if self.name == "own":
             for key in ("imbalance", "binarise", "samples", "test_fraction", "test_seed", "test_split", "partition"):
                 if getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True):
-                    yield f"{key}: not allowed with name: own, where clients use their whole files; leave it out"
+                    remedy = "use holdout" if key.startswith("test_") else "leave it out"
+                    yield f"{key}: not allowed with name: own, where clients use their whole files; {remedy}"
         if self.file is None and isinstance(self.partition, ColumnPartition):
             yield (
                 f"partition.column: {self.partition.column!r} given, but only a file has such a column; give file "
@@ -429,14 +425,15 @@ class DataSettings(Section):
                 f"scale: {wrong[0]} given, but with an extractor the pixels are scaled as its network expects, "
                 "and what it makes of them only sample by sample: use none or unit-rows"
             )
-        if self.columns is not None or no_whole_samples:
-            split = f"partition.kind: {kind}" if no_whole_samples else "columns"
+        if no_whole_samples:
+            split = f"partition.kind: {kind}"
             if self.holdout:
                 yield f"holdout: {self.holdout} given, but with {split} no client holds whole samples to test on; use 0"
             if self.client_tests != "none":
                 yield f"client_tests: with {split} no client holds whole samples; only none is allowed"
-            if self.extractor is not None:
-                yield f"extractor: a network needs whole images, which clients do not hold with {split}"
+        if self.extractor is not None and (self.columns is not None or no_whole_samples):
+            split = "columns" if self.columns is not None else f"partition.kind: {kind}"
+            yield f"extractor: a network needs whole images, which clients do not hold with {split}"
         if self.client_tests != "none" and self.holdout:
             yield (
                 f"client_tests, holdout: both given ({self.client_tests}, {self.holdout}), but a client tests on "

@@ -254,6 +254,11 @@ class RunSettings(Section):
         for key, count in needed:
             if isinstance(clients, int) and count > clients:
                 raise ValueError(f"{key} is {count}, but there are only {clients} clients; lower {key}")
+        if self.data.holdout and self.data.columns is not None and self.algorithm.splits_features:
+            raise ValueError(
+                f"data.holdout is {self.data.holdout}, but with data.columns and {self.algorithm.name} clients hold "
+                "parts of samples, and none can test a model; use 0"
+            )
         if self.participation.phases:
             self.participation.check_phases(self.algorithm.name, asked_phases(self.algorithm))
         self.algorithm.check_participation(self.participation)
@@ -368,6 +373,12 @@ class RunSettings(Section):
     def clients_evaluate(self) -> bool:
         """True if clients report the quality of the model on their samples."""
         return not self.claims_privacy if self.evaluation.clients is None else self.evaluation.clients
+
+    @property
+    def is_ragged(self) -> bool:
+        """True if a client may hold some value of every feature, and still no whole sample."""
+        listed = self.data.columns is not None and self.algorithm.splits_features
+        return listed or isinstance(self.data.partition, RaggedPartition)
 
     @property
     def own_data(self) -> bool:

@@ -60,10 +60,14 @@ def chosen_values(
     """Return the unvalidated settings of a new run, and the path of the settings file."""
     if settings is None:
         raise SettingsError("no settings given; give a file, a name such as quickstart, or --resume RUN")
+    from fenchel.deploy.launch.given_data import warn_of_clients
+
     path = shipped_or_own(settings)
     values = read(path, [*(overrides or []), *([] if clients is None else [f"clients={clients}"])])
     if own is not None:
         asked = own.settings
+        if clients is None:
+            warn_of_clients(values, asked)
         change(values, asked if clients is None else asked | {"clients": values["clients"]})
     return values, str(path)
 

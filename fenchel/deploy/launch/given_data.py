@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -17,6 +18,8 @@ from fenchel.deploy.launch.words import option_words
 
 if TYPE_CHECKING:
     from fenchel.common.data.objects import Arrays, Table
+
+log = logging.getLogger(__name__)
 
 _Content: TypeAlias = "Path | Table | Arrays"
 
@@ -136,6 +139,26 @@ class OwnData:
         return OwnFiles(paths, self.label, self.identifier)
 
 
+def name_as_given(error: DataError, folder: RunFolder) -> None:
+    """Name data that were written to the run folder as the caller gave them: ``data``, or ``data[1]`` of a list."""
+    file = Path(error.source)
+    if file.parent == folder.data.absolute():
+        number = file.stem.removeprefix("client-")
+        error.source = f"data[{int(number)}]" if number.isdecimal() else "data"
+
+
+def warn_of_clients(values: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Log a warning if the settings name another number of clients than there are data of clients."""
+    named, given = values.get("clients"), changes.get("clients")
+    if given is not None and isinstance(named, int) and named != given:
+        log.warning(
+            "clients: %d in the settings, but data sets given, one for each client: %d; the run has %d clients",
+            named,
+            given,
+            given,
+        )
+
+
 def check_own(own: OwnFiles | None, settings: RunSettings, clients: int) -> None:
     """Raise a SettingsError unless clients have own files exactly if the settings say so, one for each."""
     if own is not None:
@@ -191,7 +214,7 @@ def given_data(
     parts: list[_Content | Shard] = []
     for client, part in enumerate(data):
         try:
-            parts.append(part if isinstance(part, Shard) else _content(part, label))
+            parts.append(part if isinstance(part, Shard) else _own_content(part, label, identifier))
         except DataError as error:
             error.source = f"data[{client}]"
             raise
@@ -214,6 +237,13 @@ def _content(data: Any, label: str | None) -> _Content:
     from fenchel.common.data.objects import in_memory  # late import, because the import of Arrow is slow
 
     return in_memory(data, label)
+
+
+def _own_content(data: Any, label: str | None, identifier: str | None) -> _Content:
+    content = _content(data, label)
+    if not isinstance(content, Path):
+        content.check(label, identifier)  # the client would name the file in the run folder
+    return content
 
 
 def _own(clients: int) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
-from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data
+from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data, name_as_given, warn_of_clients
 from fenchel.deploy.launch.launchers.choice import launcher
 from fenchel.deploy.launch.logs import log_to_file
 from fenchel.server.telemetry.observer import Observer
@@ -203,6 +203,8 @@ async def up_async(
                     own=own,
                 ).run()
     except BaseException as error:
+        if isinstance(error, DataError) and given is not None:
+            name_as_given(error, folder)
         if folder.checkpoint.exists():
             again = f"fenchel.up(resume={str(folder.path)!r})"
             error.add_note(f"The run is saved up to its last checkpoint; go on with {again}.")
@@ -248,6 +250,8 @@ def _begin(
             )
         changes |= {"clients": clients}
     values, source = values_and_source(settings, overrides)
+    if clients is None:
+        warn_of_clients(values, changes)
     change(values, changes)
     chosen = validate(values, source)
     if not isinstance(chosen.clients, int):

@@ -109,6 +109,8 @@ def _one(run: Run) -> RenderableType:
     facts.add_row("rounds", Text(plain(f"{run.rounds} of {summary.headline(run)['rounds']}")))
     for name in run.figures:
         facts.add_row(Text(plain(figure_names.title(name).lower())), bounded_text(name, run.figures))
+    if guarantee := summary.privacy_guarantee(run):
+        facts.add_row("privacy guarantee", Text(plain(guarantee)))
     facts.add_row("wall time", equation_text(wall_of(run)))
     facts.add_row("time in rounds", f"{seconds_text(seconds)} ({_shares(split)})")
     facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), seconds))

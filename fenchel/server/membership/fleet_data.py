@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fenchel.common.data.preparation import Preparation
+from fenchel.common.data.samples import listed
 from fenchel.common.data.shard import are_modest, digest_of
 from fenchel.common.data.source import DataSource, Problem
 from fenchel.common.errors import JoinRefusedError
 from fenchel.common.settings.data import DataSettings
+from fenchel.common.untrusted_text import plain
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
 
+_SAME_COLUMNS = "give all files the same columns"
 _DIGEST = 32  # length in bytes of the digest of the column names
 _CLASS_NAMES = 10_000  # largest number of class names that a client may send
 _CLASS_NAME = 200  # largest number of characters of a class name
@@ -81,27 +84,26 @@ class FleetData:
         Raises
         ------
         JoinRefusedError
-            If they do not. The text contains no names of classes or columns.
+            If they do not. The text contains no names of classes or columns, which other clients must not see;
+            ``confidential`` has those of columns.
         """
         self._check_sound(member, shard)
         if self._members.get(member.name) is member and member.shard is not None:
             _check_unchanged(member.name, member.shard, shard)
         if self._source is not None:
             # compare with the data set rather than with other clients
-            where = "the server's copy of the data set"
-            _check_equal(member.name, shard, where, self._source.problem, "use the same data set on both machines")
+            whose, remedy = "the server's copy of the data set", "use the same data set on both machines"
+            remedies = {"features": remedy, "classes": remedy}
+            self._check_equal(member.name, shard, whose, self._source.problem, remedies)
             return
         described = (other for other in self._members.values() if other.shard is not None and other is not member)
         other = next(described, None)  # comparing with one client suffices: all that joined have equal values
         if other is not None and other.shard is not None:
-            remedy = (
-                "all clients need the same features and classes; list the classes in data.classes, and give every file "
-                "the same columns"
-            )
-            _check_equal(member.name, shard, f"client {other.name}", other.shard, remedy)
+            self._check_columns(member.name, shard)
+            whose, remedy = f"client {other.name}", "list the classes of all clients in data.classes"
+            self._check_equal(member.name, shard, whose, other.shard, {"features": _SAME_COLUMNS, "classes": remedy})
             if shard.class_names != other.shard.class_names:
-                raise JoinRefusedError(f"client {member.name} has other class names than client {other.name}; {remedy}")
-        self._check_columns(member.name, shard)
+                raise JoinRefusedError(f"client {member.name} has other class names than {whose}; {remedy}")
 
     def _check_sound(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
         """Refuse a description that is too long, contradicts itself, or is of no data at all."""
@@ -128,25 +130,48 @@ class FleetData:
         if not shard.column_digest or not self._column_digest or shard.column_digest == self._column_digest:
             return
         mine, ours = tuple(shard.column_names), self.column_names
+        found, expected = self._stored(shard), self._stored(self._one_described)
+        remedy = _SAME_COLUMNS
         if sorted(mine) == sorted(ours):
-            how = "its columns in another order" if mine else "other columns, or in another order,"
+            how = "its columns in another order than" if mine else "other columns, or in another order, than"
+            remedy += " in the same order, or list the columns in data.columns, and files are read by column name"
+        elif found != expected:
+            how = f"{found} columns of features, not {expected} as"
         else:
             place = next((place for place, (a, b) in enumerate(zip(mine, ours, strict=False)) if a != b), 0)
-            how = f"other columns (the first is feature {place + 1}, not counting label and identifiers)"
+            how = f"other columns (the first is feature {place + 1}, not counting label and identifiers) than"
         raise JoinRefusedError(
-            f"the data file of client {client} has {how} than those of earlier clients; give all files the "
-            "same columns, or list the columns in data.columns, and files are read by column name"
+            f"the data file of client {client} has {how} those of earlier clients; {remedy}",
+            confidential=_difference(client, mine, ours),
         )
 
+    def _check_equal(
+        self,
+        client: str,
+        shard: pb.ShardDescription,
+        whose: str,
+        theirs: pb.ShardDescription | Problem,
+        remedies: Mapping[str, str],
+    ) -> None:
+        """Refuse data with other numbers of features or classes than those of the run."""
+        bias = int(self._settings.bias is not None)  # not a feature of the data file
+        for name, appended in (("features", bias), ("classes", 0)):
+            mine, ours = getattr(shard, name) - appended, getattr(theirs, name) - appended
+            if mine != ours:
+                raise JoinRefusedError(f"client {client} has {mine} {name}, but {whose} has {ours}; {remedies[name]}")
 
-def _check_equal(
-    client: str, shard: pb.ShardDescription, whose: str, theirs: pb.ShardDescription | Problem, remedy: str
-) -> None:
-    """Refuse data with other numbers of features or classes than those of the run."""
-    for name in ("features", "classes"):
-        mine, ours = getattr(shard, name), getattr(theirs, name)
-        if mine != ours:
-            raise JoinRefusedError(f"client {client} has {mine} {name}, but {whose} has {ours}; {remedy}")
+
+def _difference(client: str, mine: Sequence[str], ours: Sequence[str]) -> str:
+    """Return a text with the columns that only the client has, or only the run; empty if they are not known."""
+    if not (mine and ours):
+        return ""
+    kept, known = set(ours), set(mine)
+    differences = (
+        ("that earlier files lack", [name for name in mine if name not in kept]),
+        ("of earlier files that it lacks", [name for name in ours if name not in known]),
+    )
+    found = [f"columns {whose}: {listed([plain(name, 60) for name in names])}" for whose, names in differences if names]
+    return f"the data file of client {client} has {'; '.join(found)}" if found else ""
 
 
 def _check_unchanged(client: str, before: pb.ShardDescription, now: pb.ShardDescription) -> None:

@@ -231,6 +231,14 @@ def test_a_bad_csv_names_its_column_and_row(
         read_file(path, label=label)
 
 
+def test_all_columns_with_wrong_values_of_a_table_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "bad.csv", "id,age,hours,ward,label\nP1,3,1,A,yes\nP2,4,,A,no\n")
+    with raises(DataError, source=path, column="id", row=1) as caught:
+        read_file(path)
+    assert "--id" in caught.value.problem
+    assert caught.value.problem.endswith("'hours' (row 2), 'ward' (row 1)")
+
+
 def test_parquet_columns_keep_their_names_and_single_precision(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     table = {"outcome": ["b", "a", "b"], "x": pa.array([1, 2, 3], pa.float32())}

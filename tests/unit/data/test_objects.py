@@ -239,6 +239,28 @@ def test_columns_in_another_order_are_refused_unless_the_settings_list_them(tmp_
     run = fenchel.up(listed, data=data, label="outcome", in_process=True, runs=tmp_path)
     same = fenchel.up(SETTINGS, data=[frame[:25], frame[25:]], label="outcome", in_process=True, runs=tmp_path)
     assert run.model.tobytes() == same.model.tobytes()
+    kept = SETTINGS | {"data": {"columns": NAMES, "classes": sorted(set(WORDS)), "holdout": 0.2}}
+    run = fenchel.up(kept, data=data, label="outcome", in_process=True, runs=tmp_path)
+    assert 0 <= run.figures["holdout_accuracy"] <= 1
+    with raises(DataError, key="data.columns") as caught:  # FedAvg cannot use a part of a sample
+        fenchel.up(
+            listed, data=[data[0], data[1].drop(columns=NAMES[0])], label="outcome", in_process=True, runs=tmp_path
+        )
+    assert f"lacks the columns {NAMES[0]}, but fedavg" in caught.value.problem
+    hybrid = {"name": "hybrid-fedavg", "local_steps": 1, "step_size": 0.1}
+    with raises(fenchel.SettingsError) as refusal:
+        fenchel.up(kept | {"algorithm": hybrid}, data=data, label="outcome", in_process=True, runs=tmp_path)
+    assert "data.holdout is 0.2, but with data.columns and hybrid-fedavg" in str(refusal.value)
+
+
+@pytest.mark.parametrize("named", [3, 2])
+def test_another_number_of_clients_than_data_is_warned_of(
+    named: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = fenchel.up(SETTINGS | {"clients": named}, data=[(X, Y)] * 2, in_process=True, runs=tmp_path)
+    assert run.settings.clients == 2
+    warnings = [record.args for record in caplog.records if record.name == "fenchel.deploy.launch.given_data"]
+    assert warnings == [(3, 2, 2)] * (named == 3)
 
 
 def test_a_mistake_in_data_leaves_no_run_folder(tmp_path: Path) -> None:
@@ -250,3 +272,23 @@ def test_a_mistake_in_data_leaves_no_run_folder(tmp_path: Path) -> None:
     with raises(fenchel.SettingsError, key="label, identifier"):
         fenchel.up(SETTINGS, label="age", in_process=True, runs=tmp_path / "runs")
     assert not list((tmp_path / "runs").glob("*"))
+
+
+@pytest.mark.parametrize("value", ["much", np.nan], ids=["text", "missing"])
+def test_a_wrong_value_in_a_table_of_a_list_has_its_row_and_column(value: Any, tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=NAMES).assign(outcome=WORDS)
+    wrong = frame.astype({NAMES[1]: object})
+    wrong.loc[3, NAMES[1]] = value
+    with raises(DataError, source="data[1]", row=4, column=NAMES[1]) as caught:
+        fenchel.up(SETTINGS, data=[frame, wrong], label="outcome", in_process=True, runs=tmp_path / "runs")
+    assert "Arrow" not in str(caught.value)
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_wrong_value_in_arrays_or_in_one_table_names_the_argument(tmp_path: Path) -> None:
+    wrong = X.copy()
+    wrong[3, 1] = np.nan
+    frame = pd.DataFrame(wrong, columns=NAMES).assign(outcome=WORDS)
+    for data, label, source in ((frame, "outcome", "data"), ([(X, Y), (wrong, Y)], None, "data[1]")):
+        with raises(DataError, source=source, row=4):
+            fenchel.up(SETTINGS, data=data, label=label, in_process=True, runs=tmp_path)

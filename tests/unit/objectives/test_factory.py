@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -90,10 +91,27 @@ def test_a_name_that_is_no_objective_is_refused(outside: str, name: str) -> None
         dimension_of(section(kind="own", name=name.format(outside)), 5, 2)
 
 
+def test_a_misspelt_module_is_compared_with_the_files_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mynet.py").write_text("plain = None\n")
+    monkeypatch.chdir(tmp_path)
+    with raises(SettingsError, key="objective.name") as refusal:
+        dimension_of(section(kind="own", name="mynett:plain"), 5, 2)
+    assert refusal.value.problem.endswith("Did you mean 'mynet'?")
+
+
 @pytest.mark.parametrize("kind", ["softmax", "mlp"])
 def test_a_loss_of_several_scores_is_refused_where_one_is_needed(kind: str) -> None:
     with raises(SettingsError, key="objective.kind"):
         margin_loss(section(kind=kind))
+
+
+@pytest.mark.parametrize(("kind", "remedy"), [("squared", "data.task to regression"), ("logistic", "use softmax")])
+def test_many_classes_are_refused_with_the_remedy_of_the_loss(kind: str, remedy: str) -> None:
+    with raises(SettingsError, key="objective.kind") as refusal:
+        dimension_of(section(kind=kind), 5, 73)
+    assert remedy in refusal.value.problem
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])

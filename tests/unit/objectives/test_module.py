@@ -402,6 +402,34 @@ def test_steps_that_an_optimiser_cannot_take_are_refused_before_the_run(
         fenchel.up(settings, data=(shard.features, shard.labels), in_process=True, runs=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("module", "problem"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(FEATURES - 1, CLASSES)), f"of {FEATURES} features"),
+        (nn.Conv2d(1, CLASSES, 3), f"of {FEATURES} features"),
+        (nn.Linear(FEATURES, CLASSES - 1), f"{CLASSES - 1} outputs for {CLASSES} classes"),
+        (nn.Sequential(nn.Linear(FEATURES, 1), nn.Flatten(0)), f"1 outputs for {CLASSES} classes"),
+    ],
+)
+def test_a_module_that_does_not_fit_the_data_is_refused_when_it_is_built(module: Any, problem: str) -> None:
+    with raises(SettingsError, key="objective.name") as refusal:
+        objective(lambda: module)
+    assert problem in refusal.value.problem
+
+
+class Wrong(nn.Module):  # type: ignore[misc, name-defined]
+    """A module with a mistake in its own code."""
+
+    def forward(self, samples: Any) -> Any:
+        """Return a product of shapes that do not fit."""
+        return samples @ samples
+
+
+def test_an_error_in_the_code_of_a_module_keeps_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match="shapes"):
+        objective(lambda: nn.Sequential(nn.Linear(FEATURES, 3), Wrong()))
+
+
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "fenchel.common.objectives.networks.module", raising=False)

@@ -146,3 +146,14 @@ def test_what_another_library_cannot_hold_is_refused(tmp_path: Path, monkeypatch
         monkeypatch.delitem(sys.modules, "fenchel.common.objectives.networks.exported", raising=False)
         with raises(MissingDependencyError):
             run.model_for(library)
+
+
+def test_a_linear_model_for_onnx_without_torch_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path, (X, TWO), {"kind": "logistic"}, {})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "fenchel.common.objectives.networks.exported", raising=False)
+    with raises(MissingDependencyError) as refusal:
+        run.model_for("onnx")
+    assert refusal.value.problem.endswith("'fenchel[torch]'")

@@ -39,6 +39,19 @@ def test_the_environment_is_shown_and_a_difference_is_a_warning(finished: Run, a
     assert "Another (client-001)" in terminal.as_json([other])["runs"][0]["environment"]["kernel"]
 
 
+def test_a_private_run_is_shown_with_the_epsilon_that_counts_and_its_delta(altered: Callable[..., Run]) -> None:
+    assert "privacy guarantee" not in shown(altered("open"), width=400)
+    for mechanism, guarantee in (("contractive", "epsilon 2 at delta 0.0001, by PLD"), ("paper", "none, because")):
+        private = altered(
+            mechanism,
+            settings=lambda text, mechanism=mechanism: yaml.safe_dump(
+                yaml.safe_load(text) | {"differential_privacy": {"mechanism": mechanism, "delta": 0.0001}}
+            ),
+            metrics={"epsilon_paper": [0.1, 0.2, 0.3], "epsilon_pld": [1.0, 1.5, 2.0]},
+        )
+        assert f"privacy guarantee {guarantee}" in " ".join(shown(private, width=400).split())
+
+
 def test_no_line_is_broken_in_a_terminal_of_eighty_columns(finished: Run) -> None:
     lines = shown(finished, width=80).splitlines()
     assert any(line.startswith("fenchel.evaluate") and line.rstrip().endswith("s") for line in lines)

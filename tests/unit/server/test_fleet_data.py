@@ -93,6 +93,31 @@ def test_columns_of_own_files_must_be_the_same_and_their_names_are_told_to_nobod
     assert not [name for name in {*COLUMNS, *names} if name in str(refusal.value)]
 
 
+def test_columns_in_which_files_differ_are_named_to_the_server_alone() -> None:
+    data, _, member = of_run(OWN | {"bias": 1.0}, biased("age", "weight"))
+    with raises(JoinRefusedError) as refusal:
+        data.check(member, biased("age", "pulse", "mass\n"))
+    assert "3 columns of features, not 2 " in str(refusal.value)
+    assert refusal.value.confidential.endswith(
+        "columns that earlier files lack: pulse, mass ; columns of earlier files that it lacks: weight"
+    )
+    assert not [name for name in ("age", "weight", "pulse", "mass") if name in str(refusal.value)]
+
+
+def test_the_bias_is_not_counted_as_a_feature_of_a_file() -> None:
+    data, _, member = of_run(OWN | {"bias": 1.0}, shard(features=65))
+    with raises(JoinRefusedError) as refusal:
+        data.check(member, shard(features=14))
+    assert "client b has 13 features, but client a has 64; " in str(refusal.value)
+
+
+def biased(*names: str) -> pb.ShardDescription:
+    """Return the description of a table with these columns and a bias."""
+    described = table(*names)
+    described.features += 1
+    return described
+
+
 def test_a_file_without_names_of_columns_fits_those_with_names() -> None:
     data, _, member = of_run(OWN, table(*COLUMNS))
     data.check(member, shard(features=3, features_held=3, classes=2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -183,18 +184,35 @@ class ModuleObjective(Objective):
         Raises
         ------
         SettingsError
-            If the output has an unexpected shape.
+            If a layer cannot process the features, or the output has an unexpected shape.
         """
-        with torch.no_grad(), seeded(0):
-            self._module.eval()
-            outputs = self._module(self._shaped(torch.zeros((2, self._features_of_a_sample), dtype=self._float)))
+        try:
+            with torch.no_grad(), seeded(0):
+                self._module.eval()
+                outputs = self._module(self._shaped(torch.zeros((2, self._features_of_a_sample), dtype=self._float)))
+        except RuntimeError as error:
+            if (layer := _refusing_layer(error)) is None:
+                raise  # an error in the user's code
+            form = "" if self._described.shape is None else f" in the shape {self._described.shape}"
+            raise SettingsError(
+                f"the layer {layer} cannot process samples of {self._features_of_a_sample} features{form}: {error}; "
+                "change the layer, or give the shape of a sample to TorchObjective",
+                key="objective.name",
+            ) from None
         if outputs.shape[:1] != (2,) or outputs.ndim > 2:
             raise SettingsError(
                 f"the module maps two samples to outputs of shape {tuple(outputs.shape)}; expected (2,) or (2, "
                 "outputs)",
                 key="objective.name",
             )
-        return outputs.ndim == 1 or outputs.shape[1] == 1
+        count = 1 if outputs.ndim == 1 else outputs.shape[1]
+        if count < self._classes and _needs_all_classes(self._described.loss):
+            raise SettingsError(
+                f"the module has {count} outputs for {self._classes} classes, but the loss needs an output for each "
+                "class; change the last layer",
+                key="objective.name",
+            )
+        return bool(count == 1)
 
     def _shaped(self, features: torch.Tensor) -> torch.Tensor:
         shape = self._described.shape
@@ -468,6 +486,20 @@ class ModuleObjective(Objective):
         values = {name: tensor.detach().cpu() for name, tensor in self._tensors(w).items()}
         module.load_state_dict({**module.state_dict(), **values})
         return module.eval()
+
+
+def _refusing_layer(error: Exception) -> nn.Module | None:
+    """Return the layer of torch whose code has raised an error; ``None`` if other code did."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = frames[-1].f_globals.get("__name__", "").startswith("torch.") if frames else False
+    layer = frames[-1].f_locals.get("self") if inside else None
+    return layer if isinstance(layer, nn.Module) else None
+
+
+def _needs_all_classes(loss: Callable[..., torch.Tensor]) -> bool:
+    """Return whether a loss of torch takes one output for each class."""
+    classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    return classes or loss in (nn.functional.cross_entropy, nn.functional.nll_loss)
 
 
 @contextmanager
