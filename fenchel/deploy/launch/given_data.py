@@ -151,12 +151,7 @@ def warn_of_clients(values: Mapping[str, Any], changes: Mapping[str, Any]) -> No
     """Log a warning if the settings name another number of clients than there are data of clients."""
     named, given = values.get("clients"), changes.get("clients")
     if given is not None and isinstance(named, int) and named != given:
-        log.warning(
-            "clients: %d in the settings, but data sets given, one for each client: %d; the run has %d clients",
-            named,
-            given,
-            given,
-        )
+        log.warning("the settings have clients: %d, but data of %d are given, so the run has %d", named, given, given)
 
 
 def check_own(own: OwnFiles | None, settings: RunSettings, clients: int) -> None:
