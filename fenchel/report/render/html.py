@@ -47,14 +47,16 @@ def state(run: Run) -> str:
 
 
 def headline(run: Run) -> str:
-    """Return a summary line of the settings, and a line about an early end of the run."""
+    """Return a summary line of the settings, one of the privacy guarantee, and one about an early end of the run."""
     about = summary.headline(run)
     done = f"{run.rounds:,} of {about['rounds']} rounds" if not run.completed else count_text(run.rounds, "round")
     words = [about["algorithm"], about["data"], about["objective"], _clients_text(about["clients"]), done]
     if about["seed"] is not None:
         words.append(f"seed {about['seed']}")
     line = " <i>·</i> ".join(text(word) for word in words if word is not None)
-    return f'<p class="about">{line}</p>' + _ending(run)
+    guarantee = summary.privacy_guarantee(run)
+    private = f'<p class="about">privacy guarantee: {text(guarantee)}</p>' if guarantee else ""
+    return f'<p class="about">{line}</p>' + private + _ending(run)
 
 
 def _clients_text(clients: Any) -> str | None:

@@ -12,6 +12,7 @@ import yaml
 
 from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.report.render import terminal
+from fenchel.report.render.html import headline
 from fenchel.report.run import Run
 from tests.unit.report.conftest import shown
 
@@ -50,6 +51,7 @@ def test_a_private_run_is_shown_with_the_epsilon_that_counts_and_its_delta(alter
             metrics={"epsilon_paper": [0.1, 0.2, 0.3], "epsilon_pld": [1.0, 1.5, 2.0]},
         )
         assert f"privacy guarantee {guarantee}" in " ".join(shown(private, width=400).split())
+        assert f"privacy guarantee: {guarantee}" in headline(private)
 
 
 def test_no_line_is_broken_in_a_terminal_of_eighty_columns(finished: Run) -> None:
