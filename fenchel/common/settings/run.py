@@ -517,6 +517,12 @@ def dotted(key: str, asked: str = "") -> list[str]:
     return [part.strip('"') for part in re.findall(_PART, key)]
 
 
+def shipped_experiments() -> dict[str, Path]:
+    """Return the files of the experiments that come with Fenchel, by name."""
+    folder = Path(str(resources.files("fenchel"))) / "experiments"
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
+
+
 def shipped_or_own(path: Path) -> Path:
     """Return the file of a shipped experiment if ``path`` is its name and no existing file, otherwise ``path``.
 
@@ -527,14 +533,13 @@ def shipped_or_own(path: Path) -> Path:
     """
     if path.is_absolute() or ".." in path.parts or path.exists():
         return path
-    shipped = Path(str(resources.files("fenchel") / "experiments"))
-    names = {each.relative_to(shipped).with_suffix("").as_posix(): each for each in shipped.rglob("*.yaml")}
-    if (name := path.as_posix()) in names:
-        return names[name]
-    meant = did_you_mean(name.removesuffix(".yaml"), names)
+    shipped = shipped_experiments()
+    if (name := path.as_posix()) in shipped:
+        return shipped[name]
+    meant = did_you_mean(name.removesuffix(".yaml"), shipped)
     raise SettingsError(
         f"there is neither a file nor an experiment of this name; {meant or 'check the path.'} "
-        f"The experiments that come with Fenchel are in {shipped}.",
+        f"The experiments that come with Fenchel are in {shipped['quickstart'].parent}.",
         source=path,
     )
 

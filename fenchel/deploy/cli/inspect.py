@@ -16,14 +16,14 @@ from rich.markup import escape
 
 from fenchel.common.errors import FenchelError, Place, SettingsError
 from fenchel.common.settings.run import json_schema, load
-from fenchel.deploy.cli.options import InsecureOption, JsonOption, SetOption
+from fenchel.deploy.cli.options import InsecureOption, JsonOption, SetOption, SettingsArgument
 from fenchel.deploy.cli.printing import plain_table, print_json, say, warn_of, wide
 
 _ANY_WIDTH = 1000  # console width in columns that exceeds every table, used to measure a table's natural width
 
 
 def check(
-    settings: Annotated[Path | None, typer.Argument(help="settings file (YAML)")] = None,
+    settings: SettingsArgument = None,
     overrides: SetOption = None,
     schema: Annotated[bool, typer.Option("--schema", help="print the JSON Schema of settings, for editors")] = False,
     with_data: Annotated[bool, typer.Option("--data/--no-data", help="also open the data and divide it")] = True,

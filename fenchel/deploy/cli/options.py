@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -23,7 +24,23 @@ def _log_from(level: LogLevel | None) -> LogLevel | None:
     return level
 
 
-SettingsArgument = Annotated[Path | None, typer.Argument(help="settings file (YAML); see docs/settings.md")]
+def _complete_settings(incomplete: str) -> list[str]:
+    """Return the experiments and the settings files whose names begin with what was typed."""
+    from fenchel.common.settings.run import shipped_experiments  # late import, because it is slow
+
+    names = [name for name in shipped_experiments() if name.startswith(incomplete)]
+    paths = sorted(map(Path, glob(f"{escape(incomplete)}*")))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    folders = [f"{path}/" for path in paths if path.is_dir()]
+    return [*names, *folders, *(str(path) for path in paths if path.suffix in (".yaml", ".yml"))]
+
+
+SettingsArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help="settings file (YAML), or an experiment such as quickstart; see docs/settings.md",
+        autocompletion=_complete_settings,
+    ),
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override one setting; dotted key, YAML value")
 ]
