@@ -2,10 +2,9 @@
 
 ``python -m fenchel.deploy.cli.supervise client [WORDS...]`` runs ``fenchel client``, which resumes from its journal.
 
-``python -m fenchel.deploy.cli.supervise server DIR [WORDS...] -- SETTINGS [WORDS...]`` runs ``fenchel server`` with
-run folders in ``DIR``. Every start of a server has the words before ``--`` (such as ``--listen`` and ``--certs``). The
-words after ``--`` (such as ``--clients`` and ``--set``) apply only to a new run, because a resumed run keeps its
-settings.
+``python -m fenchel.deploy.cli.supervise server DIR [OPTIONS...] -- SETTINGS [OPTIONS...]`` runs ``fenchel server`` with
+run folders in ``DIR``. Every start of a server has the options, such as ``--listen`` and ``--certs``. Only ``SETTINGS``,
+``--clients`` and ``--set`` apply to a new run alone, because a resumed run keeps its settings.
 
 The folder of a run in progress is in ``DIR/running-HOST``, where HOST is the name of this machine or container, and
 moves to ``DIR`` after the run. A restarted container thus finds its interrupted run.
@@ -110,6 +109,18 @@ class ServerSupervisor:
             self._mine.rmdir()
 
 
+def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options of every start among the words of a new run, with their values, and the rest."""
+    always: list[str] = []
+    beginning: list[str] = []
+    words_of_option = beginning  # the settings file comes before any option
+    for word in words:
+        if word.startswith("-"):
+            words_of_option = beginning if word.partition("=")[0] in ("--clients", "--set") else always
+        words_of_option.append(word)
+    return always, beginning
+
+
 def _say(words: str) -> None:
     print(words, file=sys.stderr)  # noqa: T201
 
@@ -123,7 +134,8 @@ def main(words: Sequence[str]) -> int:
             return keep_going(lambda: (*_FENCHEL, "client", *rest))
         case ["server", runs, *rest] if "--" in rest:
             split = rest.index("--")
-            return ServerSupervisor(Path(runs), rest[:split], rest[split + 1 :]).run()
+            always, beginning = _divided(rest[split + 1 :])
+            return ServerSupervisor(Path(runs), [*rest[:split], *always], beginning).run()
         case _:
             _say(__doc__ or "")
             return SettingsError.exit_code

@@ -157,6 +157,21 @@ def test_a_killed_client_is_started_again_with_its_words_and_its_last_code_is_pa
     assert calls(fake) == [["client", "server:7443", "--runs", str(fake / "runs")]] * 3
 
 
+def test_options_after_the_settings_that_are_none_of_the_run_apply_to_every_start(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake / "script").write_text(json.dumps([["checkpoint", "kill"], [0]]))
+    command = (sys.executable, str(fake / "server.py"))
+    monkeypatch.setattr(ServerSupervisor.__init__, "__defaults__", (command,))
+    options = ["--listen", "localhost:1", "--set", "rounds=2", "--metrics=localhost:2", "--clients", "3"]
+    assert main(["server", str(fake / "runs"), "--insecure", "--", "settings.yaml", *options]) == 0
+    begun, resumed = calls(fake)
+    always = ["--insecure", "--listen", "localhost:1", "--metrics=localhost:2"]
+    assert begun[:5] == ["settings.yaml", "--set", "rounds=2", "--clients", "3"]
+    assert begun[-4:] == resumed[-4:] == always
+    assert "rounds=2" not in resumed
+
+
 @pytest.mark.parametrize("words", [[], ["runs"], ["server", "runs"], ["server", "--", "settings.yaml"]])
 def test_words_that_make_no_sense_are_answered_with_how_it_is_called(
     words: list[str], capsys: pytest.CaptureFixture[str]
