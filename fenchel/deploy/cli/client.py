@@ -340,7 +340,7 @@ def _check_pairs(identities: Mapping[str, Credentials | None]) -> None:
     """Reject certificates without a matching key, and warn of keys that other users can read."""
     for pair in identities.values():
         if pair is not None:
-            check_credentials(pair)
+            check_credentials(pair, "client")
 
 
 def _received(bundle: str) -> ReceivedBundle:

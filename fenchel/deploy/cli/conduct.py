@@ -21,6 +21,7 @@ from fenchel.deploy.launch.logs import log_to_file
 
 if TYPE_CHECKING:
     from fenchel.common.tls.credentials import Credentials
+    from fenchel.deploy.certificates.pairs import Purpose
     from fenchel.deploy.launch.given_data import OwnFiles
     from fenchel.deploy.monitoring.exporters import Exporters
     from fenchel.server.telemetry.observer import Observers
@@ -84,11 +85,11 @@ def load_shared(settings: Path, overrides: Sequence[str]) -> RunSettings:
     return chosen
 
 
-def check_credentials(pair: Credentials) -> None:
-    """Reject a certificate without a matching key, and warn of a key that other users can read."""
+def check_credentials(pair: Credentials, purpose: Purpose) -> None:
+    """Reject a certificate without a matching key or for another purpose, and warn of a key that others can read."""
     from fenchel.deploy.certificates.pairs import check_pair
 
-    check_pair(pair)
+    check_pair(pair, purpose)
     if pair.key_is_open:
         warn_of(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
 

@@ -96,7 +96,7 @@ def server(
         )
     credentials = None if certs is None else Credentials.load(certs)
     if credentials is not None:
-        check_credentials(credentials)
+        check_credentials(credentials, "server")
     with _explaining(listen, credentials, linger):
         key = None if public_key is None else read_public(public_key)
         chosen, folder = chosen_settings(settings, overrides, clients, resume, previous)

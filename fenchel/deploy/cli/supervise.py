@@ -3,8 +3,8 @@
 ``python -m fenchel.deploy.cli.supervise client [WORDS...]`` runs ``fenchel client``, which resumes from its journal.
 
 ``python -m fenchel.deploy.cli.supervise server DIR [OPTIONS...] -- SETTINGS [OPTIONS...]`` runs ``fenchel server`` with
-run folders in ``DIR``. Every start of a server has the options, such as ``--listen`` and ``--certs``. Only ``SETTINGS``,
-``--clients`` and ``--set`` apply to a new run alone, because a resumed run keeps its settings.
+run folders in ``DIR``. Every start of a server has the options, such as ``--listen`` and ``--certs``. Only
+``SETTINGS``, ``--clients`` and ``--set`` apply to a new run alone, because a resumed run keeps its settings.
 
 The folder of a run in progress is in ``DIR/running-HOST``, where HOST is the name of this machine or container, and
 moves to ``DIR`` after the run. A restarted container thus finds its interrupted run.

@@ -12,11 +12,14 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509.oid import ExtendedKeyUsageOID as EKU
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -233,6 +236,35 @@ def test_certificate_key_and_an_authority_must_fit(made: Path, foreign: Path) ->
     for wrong in (dataclasses.replace(north, key=south.key), dataclasses.replace(north, authority=other.authority)):
         with raises(CredentialError):
             check_pair(wrong)
+
+
+def test_a_certificate_serves_the_side_that_it_was_made_for(made: Path) -> None:
+    server, north = Credentials.load(made / "server"), Credentials.load(made / "north")
+    check_pair(server, "server")
+    check_pair(north, "client")
+    with raises(CredentialError):
+        check_pair(server, "client")
+    with raises(CredentialError):
+        check_pair(north, "server")
+
+
+@pytest.mark.parametrize("usage", [None, [EKU.ANY_EXTENDED_KEY_USAGE], [EKU.SERVER_AUTH, EKU.CLIENT_AUTH]])
+def test_a_certificate_of_another_authority_may_serve_both_sides(made: Path, usage: list[Any] | None) -> None:
+    authority = x509.load_pem_x509_certificate((made / "authority" / "authority.pem").read_bytes())
+    signing = serialization.load_pem_private_key((made / "authority" / AUTHORITY_KEY).read_bytes(), None)
+    north = Credentials.load(made / "north")
+    old = x509.load_pem_x509_certificate(north.certificate)
+    building = (
+        x509.CertificateBuilder(authority.subject, old.subject, old.public_key(), 7)
+        .not_valid_before(old.not_valid_before_utc)
+        .not_valid_after(old.not_valid_after_utc)
+    )
+    if usage is not None:
+        building = building.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+    signed = building.sign(signing, SHA256())  # type: ignore[arg-type]
+    pem = signed.public_bytes(serialization.Encoding.PEM)
+    check_pair(dataclasses.replace(north, certificate=pem), "server")
+    check_pair(dataclasses.replace(north, certificate=pem), "client")
 
 
 @pytest.mark.parametrize("days", [500, -1])
