@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 SETTINGS: dict[str, Any] = {
     "rounds": 2,
     "clients": 2,
-    "data": {"name": "breast_cancer"},
+    "data": {"name": "breast_cancer", "scale": "unit-interval"},
     "objective": {"kind": "logistic", "l2": 0.01},
     "algorithm": {"name": "fedavg"},
 }
