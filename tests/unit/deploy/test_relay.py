@@ -282,16 +282,16 @@ async def test_a_server_that_resets_is_seen_to_reset() -> None:
 
 async def test_a_server_that_is_not_there_is_told_of_once_and_the_client_is_reset() -> None:
     said: list[str] = []
-    nobody = await asyncio.start_server(echo, "127.0.0.1", 0)
-    relay = NetworkProxy(nobody.sockets[0].getsockname()[:2], parse_link({}, ""), say=said.append)
-    nobody.close()
-    port = await relay.listen("127.0.0.1", 0)
-    for _ in range(3):
-        reader, writer = await dial(port)
-        with pytest.raises(ConnectionResetError):
-            await reader.readexactly(1)
-        writer.close()
-    await relay.close()
+    with socket.socket() as nobody:  # which keeps the port, but does not listen
+        nobody.bind(("127.0.0.1", 0))
+        relay = NetworkProxy(nobody.getsockname(), parse_link({}, ""), say=said.append)
+        port = await relay.listen("127.0.0.1", 0)
+        for _ in range(3):
+            reader, writer = await dial(port)
+            with pytest.raises(ConnectionResetError):
+                await reader.readexactly(1)
+            writer.close()
+        await relay.close()
     assert len(said) == 1
     assert "cannot be reached" in said[0]
 
