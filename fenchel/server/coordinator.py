@@ -316,6 +316,8 @@ class Coordinator:
             self.admission.end(pb.Farewell(completed=not reason, reason=farewell))
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
+        else:
+            log.info("the run is complete after round %d", done)
         # Write the summary only after the farewells, because writing fails on a full disk.
         known = {name: figure for name, figure in figures.items() if math.isfinite(figure)}  # JSON has no infinity
         text = json.dumps(asdict(replace(summary, figures=known)), indent=2, allow_nan=False) + "\n"

@@ -264,8 +264,8 @@ class Admission:
         if self._over is not None:
             self._returning.discard(member.name)
             return self._over
-        if member.streams:
-            self._remarks.add(logging.INFO, member.name, f"client {member.name} is connected again")
+        again = " again" if member.streams else ""
+        self._remarks.add(logging.INFO, member.name, f"client {member.name} is connected{again}")
         return pb.Welcome()
 
     async def _admit_late(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:

@@ -429,14 +429,15 @@ async def test_the_log_says_that_a_client_of_the_run_is_gone_and_that_it_is_back
     stream.outgoing.put_nowait(None)
     await serving
     said = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert said == [("WARNING", "client a disconnected; its replies count again once it is back")]
+    gone = "client a disconnected; its replies count again once it is back"
+    assert said == [("INFO", "client a is connected"), ("WARNING", gone)]
     stream, serving = await connected(made, "a")
-    assert caplog.messages[1:] == ["client a is connected again"]
+    assert caplog.messages[2:] == ["client a is connected again"]
     assert watching.ready == [(1, 1), (1, 1)]
     made.admission.end(pb.Farewell(completed=True))
     stream.outgoing.put_nowait(None)
     await serving
-    assert len(caplog.messages) == 2, "a client that leaves at the end is not missed"
+    assert len(caplog.messages) == 3, "a client that leaves at the end is not missed"
 
 
 @pytest.mark.parametrize("policy", ["stop", "continue"])
