@@ -34,27 +34,27 @@ def describe(folder: Path) -> dict[str, Any]:
         - ``serial``: serial number in hexadecimal digits
         - ``hosts``: as in :func:`hosts_of`
         - ``starts``, ``expires``: validity (ISO 8601)
-        - ``authority``: common name of the authority
-        - ``authority_sha256``: fingerprint of the authority's certificate, which must be equal on both sides of a
-          connection
+        - ``authority``: common name of the authority, or of both during a rotation
+        - ``authority_sha256``: fingerprint of the authority's certificate, or of both, of which one must be equal on
+          both sides of a connection
 
     Raises
     ------
     CredentialError
         If a file cannot be read, or is not a certificate with a common name.
     """
-    authority = certificates(read(folder / AUTHORITY), folder / AUTHORITY)[0]
+    authorities = certificates(read(folder / AUTHORITY), folder / AUTHORITY)
     path = folder / CERTIFICATE
-    certificate = certificates(read(path), path)[0] if path.exists() else authority
+    certificate = certificates(read(path), path)[0] if path.exists() else authorities[0]
     return {
         "subject": subject_name(certificate),
-        "role": "authority" if certificate is authority else role_of(certificate),
+        "role": "authority" if certificate is authorities[0] else role_of(certificate),
         "serial": f"{certificate.serial_number:x}",
         "hosts": hosts_of(certificate),
         "starts": certificate.not_valid_before_utc.isoformat(),
         "expires": certificate.not_valid_after_utc.isoformat(),
-        "authority": subject_name(authority),
-        "authority_sha256": authority.fingerprint(hashes.SHA256()).hex(" ", 2),
+        "authority": ", ".join(map(subject_name, authorities)),
+        "authority_sha256": ", ".join(each.fingerprint(hashes.SHA256()).hex(" ", 2) for each in authorities),
     }
 
 

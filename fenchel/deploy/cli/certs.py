@@ -226,4 +226,5 @@ def show(folder: Folder, as_json: JsonOption = False) -> None:
         return
     width = max(map(len, about))
     for key, value in about.items():
-        say(f"{key:{width}}  {', '.join(value) if isinstance(value, list) else value}")
+        if value:
+            say(f"{key:{width}}  {', '.join(value) if isinstance(value, list) else value}")

@@ -60,6 +60,8 @@ def set_up_process() -> None:
     An import of this module does not set them, because a library must not change its host process.
     """
     grpc_engine.choose()
+    # gRPC prints a line for each failed handshake, so that strangers could fill a server's terminal
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     for name in ONE_THREAD:  # child processes inherit these environment variables
         os.environ.setdefault(name, "1")
 

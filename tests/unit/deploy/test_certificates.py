@@ -126,7 +126,7 @@ def test_a_strict_verifier_accepts_each_certificate_for_its_side_and_its_hosts_o
 
 
 def test_a_description_names_subject_hosts_expiry_and_the_authority_on_which_both_sides_agree(
-    made: Path, foreign: Path
+    made: Path, foreign: Path, tmp_path: Path
 ) -> None:
     server, client = describe(made / "server"), describe(made / "north")
     assert server["hosts"] == [HOST, "192.0.2.7", "localhost", "127.0.0.1", "::1"]
@@ -134,6 +134,11 @@ def test_a_description_names_subject_hosts_expiry_and_the_authority_on_which_bot
     assert common_name(Credentials.load(made / "north")) == "north"
     assert server["authority_sha256"] == client["authority_sha256"] != describe(foreign / "north")["authority_sha256"]
     assert client["expires"] > client["starts"]
+    shutil.copytree(made / "north", tmp_path / "north")
+    with (tmp_path / "north" / "authority.pem").open("ab") as file:  # as during a rotation of the authority
+        file.write((foreign / "north" / "authority.pem").read_bytes())
+    both = [describe(folder / "north")["authority_sha256"] for folder in (made, foreign)]
+    assert describe(tmp_path / "north")["authority_sha256"] == ", ".join(both)
     authority = describe(made / "authority")
     assert (authority["role"], authority["subject"]) == ("authority", "Fenchel authority")
     assert authority["expires"] > client["expires"]
