@@ -28,7 +28,9 @@ def check_dates(certificate: x509.Certificate, who: str) -> None:
     """Raise a ``CredentialError`` unless a certificate is valid now."""
     time, start, end = now(), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if time > end:
-        raise CredentialError(f"{who} expired on {end:%Y-%m-%d}; replace it with fenchel certs renew, where the authority's key is")
+        raise CredentialError(
+            f"{who} expired on {end:%Y-%m-%d}; replace it with fenchel certs renew, where the authority's key is"
+        )
     if time < start:
         raise CredentialError(
             f"{who} is not valid before {start:%Y-%m-%d %H:%M} UTC, but the clock of this machine shows "

@@ -22,7 +22,14 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 """
 
-_SET = (grpc_engine.VARIABLE, "GRPC_VERBOSITY", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_DUPLICATE_LIB_OK")
+_SET = (
+    grpc_engine.VARIABLE,
+    "GRPC_VERBOSITY",
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "KMP_DUPLICATE_LIB_OK",
+)
 
 _SERVE = """
 import asyncio, grpc
