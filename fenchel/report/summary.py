@@ -75,7 +75,7 @@ class CallCosts:
 
 
 def privacy_guarantee(run: Run) -> str:
-    """Return the differential privacy that a run guarantees, with its delta; empty for a run without."""
+    """Return the differential privacy that a run guarantees, with its delta; empty without any, or if not known yet."""
     given = run.settings_values.get("differential_privacy")
     if not isinstance(given, dict):
         return ""
@@ -83,6 +83,8 @@ def privacy_guarantee(run: Run) -> str:
         return "none, because mechanism: paper assumes a wrong sensitivity"
     accountant = str(given.get("accountant", "pld-wor"))[:3]
     found = run.figures.get(f"epsilon_{accountant}", math.nan)
+    if math.isnan(found):
+        return ""
     return (
         f"epsilon {found:.4g} at delta {given.get('delta')}, by {accountant.upper()}; other epsilons are for comparison"
     )

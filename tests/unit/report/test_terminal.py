@@ -52,6 +52,13 @@ def test_a_private_run_is_shown_with_the_epsilon_that_counts_and_its_delta(alter
         )
         assert f"privacy guarantee {guarantee}" in " ".join(shown(private, width=400).split())
         assert f"privacy guarantee: {guarantee}" in headline(private)
+    unknown = altered(
+        "unknown",
+        settings=lambda text: yaml.safe_dump(
+            yaml.safe_load(text) | {"differential_privacy": {"mechanism": "contractive", "delta": 0.0001}}
+        ),
+    )
+    assert "privacy guarantee" not in shown(unknown, width=400)
 
 
 def test_no_line_is_broken_in_a_terminal_of_eighty_columns(finished: Run) -> None:
