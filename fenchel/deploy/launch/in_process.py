@@ -111,6 +111,7 @@ async def run_in_process(
     ]
     # Clients encrypt together in an executor. Without encryption, they compute on the event loop in turn.
     encrypting = nullcontext() if settings.algorithm.key_bits is None else SlotExecutor(1, number)
+    completed = False
     try:
         with one_thread(), encrypting as executor:
             async with asyncio.TaskGroup() as tasks:
@@ -118,10 +119,13 @@ async def run_in_process(
                 for participant in participants:
                     tasks.create_task(_client(coordinator, conducting, participant, executor))
             await coordinator.farewells()
+        completed = True
+        return conducting.result()
     except BaseExceptionGroup as group:
         raise _first(group) from None
-    shutil.rmtree(keys, ignore_errors=True)  # a complete run needs no keys
-    return conducting.result()
+    finally:
+        if completed or not folder.checkpoint.exists():
+            shutil.rmtree(keys, ignore_errors=True)  # without a run to resume, the keys are useless
 
 
 @dataclass
@@ -215,15 +219,19 @@ async def _client(
     coordinator: Coordinator, conducting: asyncio.Task[Summary], participant: Participant, executor: SlotExecutor | None
 ) -> None:
     try:
-        await _take_part(coordinator, conducting, participant, executor)
+        await _take_part(coordinator, participant, executor)
+    except JoinRefusedError as error:
+        if coordinator.admission.is_over:  # the client was refused because the run failed: raise the run's error
+            await conducting
+        if not coordinator.admission.goes_on_without(participant.name):
+            coordinator.stop_because_of(error, [participant.name])
+            raise
     except Exception as error:  # the task group now cancels the run
         coordinator.stop_because_of(error, [participant.name])
         raise
 
 
-async def _take_part(
-    coordinator: Coordinator, conducting: asyncio.Task[Summary], participant: Participant, executor: SlotExecutor | None
-) -> None:
+async def _take_part(coordinator: Coordinator, participant: Participant, executor: SlotExecutor | None) -> None:
     name = participant.name
     while True:
         reply = await coordinator.admission.join(participant.request(name.encode()))
@@ -233,11 +241,6 @@ async def _take_part(
     serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
     try:
         await Worker(session_of(participant, reply), executor).work(stream)
-    except JoinRefusedError:
-        if coordinator.admission.is_over:  # the client was refused because the run failed: raise the run's error
-            await conducting
-        if not coordinator.admission.goes_on_without(name):
-            raise
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

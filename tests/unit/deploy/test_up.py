@@ -24,7 +24,7 @@ from gmpy2 import mpz
 
 import fenchel
 from fenchel.common.crypto.residues.interface import Residues
-from fenchel.common.errors import CheckpointError, DataError, JoinRefusedError, SettingsError
+from fenchel.common.errors import CheckpointError, DataError, JoinRefusedError, RunStoppedError, SettingsError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.names import client_names
@@ -155,6 +155,22 @@ def test_a_run_that_a_client_cannot_take_part_in_ends_with_its_error_and_has_it(
     (folder,) = (tmp_path / "runs").iterdir()
     assert json.loads((folder / "summary.json").read_text())["reason"] == str(failed.value)
     assert "b.csv, row 1, column 'age'" in str(failed.value)
+
+
+@pytest.mark.parametrize("stopped", ["begun", "round_ended"])
+def test_keys_are_kept_only_for_a_run_that_can_go_on(stopped: str, tmp_path: Path) -> None:
+    class Stopping(fenchel.Observer):
+        """Ends the run with an error."""
+
+    def stop(*_: object) -> None:
+        raise RunStoppedError("enough of it")
+
+    observer = Stopping()
+    setattr(observer, stopped, stop)
+    with raises(RunStoppedError):
+        fenchel.up("quickstart", observer=observer, in_process=True, runs=tmp_path, progress=False)
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "journals" / "keys").exists() == (stopped == "round_ended")
 
 
 def test_an_error_of_the_caller_has_no_other_error_above_it() -> None:
