@@ -139,7 +139,7 @@ def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(
     assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
     said = " ".join(federation.says(LATE).split())
     assert "Traceback" not in said
-    assert "has 4 features, but client client-000 has 5; all clients need the same" in said
+    assert "has 4 columns of features, not 5 as those of earlier clients; give all files the same columns" in said
     federation.start_hospital(3)  # its file is mended
     wait_until(lambda: "4 of 4 clients ready" in federation.says("server"), "the admission")
     federation.goes_on()

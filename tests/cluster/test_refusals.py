@@ -111,7 +111,7 @@ def test_who_does_not_fit_is_told_so_and_the_run_goes_on_with_those_who_do(feder
     wait_until(lambda: any(each.poll() is not None for each in federation.clients.values()), "one to be refused")
     (name,) = [name for name, process in federation.clients.items() if process.poll() is not None]
     assert federation.clients[name].returncode == JoinRefusedError.exit_code
-    assert "all clients need the same" in one_paragraph(federation.says(name))
+    assert "give all files the same columns" in one_paragraph(federation.says(name))
     federation.clients[name] = start(name, own_data(folder, 6 if name == second else 5, seed=2))
     federation.wait_for_round(1)
     twin = refused(federation, second, b"y" * 16)
