@@ -257,7 +257,7 @@ class JoinRefusedError(FenchelError):
     Attributes
     ----------
     confidential
-        What the server's log adds, and no client receives, such as names of columns. Empty: nothing.
+        Text for the server's log alone, which no client receives, such as names of columns. Empty: the error's own.
     """
 
     exit_code = 5

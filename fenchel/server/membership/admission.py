@@ -113,7 +113,6 @@ class Admission:
         self._described = asyncio.Event()
         self._refused = asyncio.Event()
         self._refusal: JoinRefusedError | None = None
-        self._raises_refusal = False  # or the log is the only place where the server reports it
         self._over: pb.Farewell | None = None
         self._present: set[str] = set()  # clients that this process has admitted
         self._gone: set[str] = set()  # clients whose processes have ended
@@ -236,9 +235,8 @@ class Admission:
                 self._late_joiners.check_welcome(member.name, self.registration.instances[member.name])
             self.data.check(member, hello.shard)
         except JoinRefusedError as error:
-            if error.confidential or not self._raises_refusal:
-                reason = error.confidential or str(error)
-                self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {reason}")
+            reason = error.confidential or str(error)
+            self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {reason}")
             self._refusal = error
             self._refused.set()
             return pb.Farewell(reason=str(error))
@@ -292,7 +290,6 @@ class Admission:
 
     async def raise_refusal(self) -> None:
         """Wait until a client of the run is refused because its data do not fit, and raise the refusal."""
-        self._raises_refusal = True
         await self._refused.wait()
         assert self._refusal is not None
         raise self._refusal

@@ -96,10 +96,10 @@ class FleetData:
             remedies = {"features": remedy, "classes": remedy}
             self._check_equal(member.name, shard, whose, self._source.problem, remedies)
             return
+        self._check_columns(member.name, shard)
         described = (other for other in self._members.values() if other.shard is not None and other is not member)
         other = next(described, None)  # comparing with one client suffices: all that joined have equal values
         if other is not None and other.shard is not None:
-            self._check_columns(member.name, shard)
             whose, remedy = f"client {other.name}", "list the classes of all clients in data.classes"
             self._check_equal(member.name, shard, whose, other.shard, {"features": _SAME_COLUMNS, "classes": remedy})
             if shard.class_names != other.shard.class_names:

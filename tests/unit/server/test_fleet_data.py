@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fenchel.client.session import ClientData
-from fenchel.common.data.shard import Shard
+from fenchel.common.data.shard import Shard, digest_of
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import JoinRefusedError
 from fenchel.common.settings.data import DataSettings
@@ -52,6 +52,16 @@ def test_a_client_that_comes_back_with_other_data_is_refused(named: dict[str, An
     with raises(JoinRefusedError) as refusal:
         data.check(first, shard(**change))
     assert "'x'" not in str(refusal.value)
+
+
+def test_a_client_that_comes_back_with_other_columns_is_refused_also_if_it_is_alone() -> None:
+    def with_columns(*names: str) -> pb.ShardDescription:
+        return shard(features=2, features_held=2, column_names=names, column_digest=digest_of(names))
+
+    data, first, _ = of_run({"name": "own"}, with_columns("age", "weight"))
+    data.check(first, with_columns("age", "weight"))
+    with raises(JoinRefusedError):
+        data.check(first, with_columns("age", "height"))
 
 
 def test_names_of_classes_are_told_to_nobody() -> None:
