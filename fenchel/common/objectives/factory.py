@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,6 +37,7 @@ from fenchel.common.settings.objective import (
     OwnSettings,
     SmoothedHingeSettings,
 )
+from fenchel.common.settings.section import did_you_mean
 
 _MARGIN_LOSSES: dict[str, MarginLoss] = {loss.kind: loss for loss in (Squared(), Logistic(), Hinge(), SquaredHinge())}
 _CLASS_LOSSES: dict[str, ScoreLoss] = {loss.kind: loss for loss in (Softmax(), OneSidedLogistic())}
@@ -119,11 +119,10 @@ def _own(name: str) -> Callable[..., Objective]:
     try:
         found: Any = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
-        alike = get_close_matches(str(error.name), [file.stem for file in Path().glob("*.py")], 1)
-        meant = f". Did you mean {alike[0]!r}?" if alike else ""
+        meant = did_you_mean(str(error.name), [file.stem for file in Path().glob("*.py")])
         raise SettingsError(
             f"{name}: the module {error.name!r} is neither installed nor in the current folder; install it on every "
-            f"machine of the run, or start all processes in the folder of its file{meant}",
+            f"machine of the run, or start all processes in the folder of its file{meant and f'; {meant}'}",
             key="objective.name",
         ) from None
     if found is None:

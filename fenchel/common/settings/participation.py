@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from fenchel.common.settings.section import Section
+from fenchel.common.settings.section import Section, did_you_mean
 from fenchel.common.wire.phases import RUNTIME
 
 
@@ -122,11 +121,10 @@ class Participation(Section):
         known = [*asked, *sorted(RUNTIME)]
         for phase in self.phases:
             if phase not in known:
-                near = get_close_matches(phase, known, 1)
-                meant = f"; did you mean {near[0]!r}?" if near else "."
+                meant = did_you_mean(phase, known)
                 raise ValueError(
-                    f"participation.phases: {algorithm} has no phase {phase!r}{meant} Its phases are "
-                    f"{', '.join(asked)}, and those of Fenchel itself {', '.join(sorted(RUNTIME))}"
+                    f"participation.phases: {algorithm} has no phase {phase!r}{f'; {meant}' if meant else '.'} Its "
+                    f"phases are {', '.join(asked)}, and those of Fenchel itself {', '.join(sorted(RUNTIME))}"
                 )
 
     def most_replies(self) -> tuple[str, int]:

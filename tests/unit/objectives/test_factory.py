@@ -98,7 +98,7 @@ def test_a_misspelt_module_is_compared_with_the_files_of_the_folder(
     monkeypatch.chdir(tmp_path)
     with raises(SettingsError, key="objective.name") as refusal:
         dimension_of(section(kind="own", name="mynett:plain"), 5, 2)
-    assert refusal.value.problem.endswith("Did you mean 'mynet'?")
+    assert refusal.value.problem.endswith("did you mean mynet?")
 
 
 @pytest.mark.parametrize("kind", ["softmax", "mlp"])
