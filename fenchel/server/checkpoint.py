@@ -343,7 +343,7 @@ def newest(folder: RunFolder) -> Checkpoint:
     try:
         return load(folder.checkpoint)
     except CheckpointError as damage:
-        if not folder.checkpoint.exists() and not folder.previous_checkpoint.exists():
+        if not folder.can_be_resumed:
             raise CheckpointError(
                 "the run has no checkpoint to continue from; begin a new run", source=folder.path
             ) from None

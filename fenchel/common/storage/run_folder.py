@@ -109,6 +109,11 @@ class RunFolder:
         """Return the file of the model after round ``t``, if it was kept."""
         return self.models / f"round-{t:06d}.npz"
 
+    @property
+    def can_be_resumed(self) -> bool:
+        """True if the run has a checkpoint."""
+        return self.checkpoint.exists() or self.previous_checkpoint.exists()
+
     @contextmanager
     def kept_if_begun(self) -> Iterator[None]:
         """Remove what is of no use if the block raises an error and the run cannot be resumed.
@@ -120,7 +125,7 @@ class RunFolder:
             yield
         except BaseException as error:
             # On a full disk the summary may be missing, but a run with a checkpoint can be resumed.
-            if not (self.checkpoint.exists() or self.previous_checkpoint.exists()):
+            if not self.can_be_resumed:
                 shutil.rmtree(self.data, ignore_errors=True)
                 if isinstance(error, FenchelError) and not self.summary.exists():
                     shutil.rmtree(self.path)

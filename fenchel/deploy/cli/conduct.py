@@ -132,7 +132,7 @@ def conducted(folder: RunFolder, settings: RunSettings, exporters: Exporters, co
         ):
             yield watchers
     except (FenchelError, KeyboardInterrupt, asyncio.CancelledError):
-        if folder.checkpoint.exists():
+        if folder.can_be_resumed:
             say(f"the run is saved up to its last checkpoint; go on with --resume {folder.path}", Console(stderr=True))
         raise
 

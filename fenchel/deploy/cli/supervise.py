@@ -93,7 +93,7 @@ class ServerSupervisor:
         return code
 
     def _words(self) -> Sequence[str]:
-        interrupted = [path for path in self._folders() if RunFolder(path).checkpoint.exists()]
+        interrupted = [path for path in self._folders() if RunFolder(path).can_be_resumed]
         if interrupted:
             return [*self.command, "--resume", str(max(interrupted)), *self.always]
         return [*self.command, *self.beginning, "--runs", str(self._mine), *self.always]

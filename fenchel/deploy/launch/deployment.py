@@ -100,7 +100,7 @@ class Deployment:
                 self.say(trace)
             raise
         finally:
-            if completed or not self.folder.checkpoint.exists():
+            if completed or not self.folder.can_be_resumed:
                 shutil.rmtree(self._keys, ignore_errors=True)  # without a run to resume, the keys are useless
         return summary
 
@@ -379,12 +379,14 @@ def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str,
 
 def _client_error(names: Sequence[str], code: int | None, log: Path, begin: int) -> FenchelError:
     """Return the error with which a client process has ended, from its exit code and the end of its log."""
-    who = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
     kind = None if code is None else error_class(code)
     _, is_told, problem = f"\n{last_words(log, begin)}".rpartition("\nerror: ")  # as the command line shows errors
-    if kind is None or not is_told:
-        return RunStoppedError(f"the process of {who} {how_it_ended(code, log, begin)}")
-    return kind(problem, client=who)
+    if kind is not None and is_told and len(names) == 1:
+        return kind(problem, client=names[0])
+    who = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    if kind is not None and is_told:
+        return kind(f"the process of {who}: {problem}")
+    return RunStoppedError(f"the process of {who} {how_it_ended(code, log, begin)}")
 
 
 def _first_trace(logs: Path, earlier: Mapping[Path, int]) -> str:

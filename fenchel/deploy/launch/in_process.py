@@ -124,7 +124,7 @@ async def run_in_process(
     except BaseExceptionGroup as group:
         raise _first(group) from None
     finally:
-        if completed or not folder.checkpoint.exists():
+        if completed or not folder.can_be_resumed:
             shutil.rmtree(keys, ignore_errors=True)  # without a run to resume, the keys are useless
 
 

@@ -205,7 +205,7 @@ async def up_async(
     except BaseException as error:
         if isinstance(error, DataError) and given is not None:
             name_as_given(error, folder)
-        if folder.checkpoint.exists():
+        if folder.can_be_resumed:
             again = f"fenchel.up(resume={str(folder.path)!r})"
             error.add_note(f"The run is saved up to its last checkpoint; go on with {again}.")
         raise

@@ -45,10 +45,10 @@ class Launcher:
         return Ended(next(self.codes))
 
 
-async def started(codes: Sequence[int | None], folder: Path, words: str = "") -> int:
+async def started(codes: Sequence[int | None], folder: Path, words: str = "", clients: Sequence[str] = ("a",)) -> int:
     """Run a client process whose starts end with these codes and words; return how often it was started."""
     launcher: Any = Launcher(codes, words)
-    process = ClientProcess(number=0, words=(), bundle=Bundle(identities={"a": None}), log=folder / "log")
+    process = ClientProcess(number=0, words=(), bundle=Bundle(identities=dict.fromkeys(clients)), log=folder / "log")
     await Deployment(load(Path("quickstart"), []), RunFolder(folder), 4)._run_clients(launcher, process)
     return int(launcher.started)
 
@@ -117,6 +117,12 @@ async def test_a_process_that_ends_with_an_error_of_fenchel_ends_the_run_with_it
         await started([code] * 4, tmp_path, words)
     assert type(failed.value) is kind
     assert str(failed.value).startswith(said)
+
+
+async def test_an_error_of_a_process_with_several_clients_is_none_of_a_single_one(tmp_path: Path) -> None:
+    with raises(DataError) as failed:
+        await started([3] * 4, tmp_path, "error: a.csv, row 2: no number", ("a", "b"))
+    assert (failed.value.client, str(failed.value)) == ("", "the process of a to b: a.csv, row 2: no number")
 
 
 @pytest.mark.parametrize("processes", [0, -1, 1.5])

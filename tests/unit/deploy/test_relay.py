@@ -282,9 +282,9 @@ async def test_a_server_that_resets_is_seen_to_reset() -> None:
 
 async def test_a_server_that_is_not_there_is_told_of_once_and_the_client_is_reset() -> None:
     said: list[str] = []
-    with socket.socket() as nobody:  # which keeps the port, but does not listen
-        nobody.bind(("127.0.0.1", 0))
-        relay = NetworkProxy(nobody.getsockname(), parse_link({}, ""), say=said.append)
+    with socket.socket() as silent:  # keeps the port, but does not listen
+        silent.bind(("127.0.0.1", 0))
+        relay = NetworkProxy(silent.getsockname(), parse_link({}, ""), say=said.append)
         port = await relay.listen("127.0.0.1", 0)
         for _ in range(3):
             reader, writer = await dial(port)
