@@ -61,6 +61,8 @@ class Details(Place, total=False):
     rows: tuple[int, ...]
     found: str
     expected: str
+    owner: str
+    serial: str
     confidential: str
     joined: str
     shown: str
@@ -249,6 +251,19 @@ class CredentialError(FenchelError):
     """Error of a certificate or key that is missing, unreadable, or of another authority."""
 
     exit_code = 4
+
+
+class RevokedError(CredentialError):
+    """Error of a certificate that was revoked, or that cannot be read, so that it could be.
+
+    Attributes
+    ----------
+    owner, serial
+        Name of the certificate's owner, and the serial number in hexadecimal digits.
+    """
+
+    owner: str = ""
+    serial: str = ""
 
 
 class JoinRefusedError(FenchelError):

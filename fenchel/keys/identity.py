@@ -19,8 +19,8 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from fenchel.common.errors import CredentialError
 from fenchel.common.tls.credentials import Credentials
-from fenchel.common.tls.revocation import refusal_of
-from fenchel.common.tls.roles import no_participant
+from fenchel.common.tls.revocation import Revocations
+from fenchel.common.tls.roles import check_participant
 from fenchel.keys.sealing import BEGIN_ANEW
 
 _PSS = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LENGTH)
@@ -101,8 +101,14 @@ class Identity:
                 "server could have one like it; make clients' certificates with fenchel certs"
             )
         alone = leaf.public_bytes(serialization.Encoding.PEM)
-        if problem := no_participant(alone) or refusal_of(alone, self.credentials.folder):
-            raise CredentialError(f"the certificate in the name of {name} is not accepted: {problem}")
+        folder = self.credentials.folder
+        revocations = None if folder is None else Revocations(folder)
+        try:
+            check_participant(alone)
+            if revocations is not None:
+                revocations.check(alone)
+        except CredentialError as error:
+            raise CredentialError(f"the certificate in the name of {name} is not accepted: {error}") from None
         names = [each.value for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         if names != [name]:
             raise CredentialError(

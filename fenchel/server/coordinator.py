@@ -155,13 +155,13 @@ class Coordinator:
         self._cause = self._cause or error
         self.admission.expect_no_return(clients)
 
-    async def conduct(self, revoked: Callable[[bytes], str] = lambda certificate: "") -> Summary:
+    async def conduct(self, check_certificate: Callable[[bytes], None] = lambda certificate: None) -> Summary:
         """Conduct the run, queue the farewells to its clients, and write and return its summary.
 
         Parameters
         ----------
-        revoked
-            Function of a certificate (PEM) that returns the reason if it was revoked, and an empty string if not.
+        check_certificate
+            Function of a certificate (PEM) that raises ``RevokedError`` if it was revoked.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class Coordinator:
             rounds = self._rounds()
             self._environments.compare()  # compared only now, because the settings determine which libraries are loaded
             if self._resume is None and self.settings.seals_secrets:
-                await share_secrets(rounds.fleet, self.settings.secrets.designated, revoked)
+                await share_secrets(rounds.fleet, self.settings.secrets.designated, check_certificate)
             await rounds.go(fresh=self._resume is None)
             await rounds.close(completed=True)
             reason = farewell = ""

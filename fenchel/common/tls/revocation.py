@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.oid import NameOID
 
-from fenchel.common.errors import CredentialError
+from fenchel.common.errors import CredentialError, RevokedError
 from fenchel.common.tls.credentials import AUTHORITY
 
 log = logging.getLogger("fenchel.server")
@@ -121,12 +121,18 @@ def _signed(revoked: x509.CertificateRevocationList, authority: x509.Certificate
         return False
 
 
-def refusal_of(certificate: bytes, folder: Path | None) -> str:
-    """Return an error text if a folder's current list has revoked a certificate (PEM), else an empty text.
+def check_not_revoked(certificate: bytes, folder: Path | None) -> None:
+    """Reject a certificate (PEM) that the current list in a folder of credentials has revoked.
 
-    Raise ``CredentialError`` if the list is invalid.
+    Raises
+    ------
+    RevokedError
+        If the certificate was revoked, or cannot be read.
+    CredentialError
+        If the list is invalid, as for :func:`read_revoked`.
     """
-    return "" if folder is None else Revocations(folder).refusal(certificate)
+    if folder is not None:
+        Revocations(folder).check(certificate)
 
 
 @dataclass
@@ -176,22 +182,24 @@ class Revocations:
         self._revoked = revoked
         return changed
 
-    def refusal(self, certificate: bytes) -> str:
-        """Return an error text if a certificate (PEM) was revoked or cannot be read, else an empty text."""
+    def check(self, certificate: bytes) -> None:
+        """Raise ``RevokedError`` if a certificate (PEM) was revoked or cannot be read."""
         if not self._revoked:
-            return ""
+            return
         try:
             leaf = x509.load_pem_x509_certificate(certificate)
             place = leaf.issuer.public_bytes(), leaf.serial_number
         except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
-            return "the certificate cannot be read, so it is unknown whether it was revoked"
+            raise RevokedError("the certificate cannot be read, so it is unknown whether it was revoked") from None
         since = self._revoked.get(place)
         if since is None:
-            return ""
+            return
         names = leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        who = names[0].value if names else leaf.subject.rfc4514_string()
-        return (
+        who = str(names[0].value) if names else leaf.subject.rfc4514_string()
+        raise RevokedError(
             f"the certificate of {who!r} with serial number {leaf.serial_number:x} was revoked on "
             f"{since:%Y-%m-%d %H:%M} UTC by the operators of the federation; ask them, and if it was replaced, use "
-            "the new one"
+            "the new one",
+            owner=who,
+            serial=f"{leaf.serial_number:x}",
         )

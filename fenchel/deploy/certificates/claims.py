@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.tls.credentials import CERTIFICATE, CLAIMS, KEY
-from fenchel.common.tls.roles import no_participant
+from fenchel.common.tls.roles import Role, role_of
 
 
 def claim(pool: Path, holder: str) -> str:
@@ -70,4 +70,6 @@ def claim(pool: Path, holder: str) -> str:
 def _is_of_client(folder: Path) -> bool:
     """Return whether a folder has the key of a client, and not that of a monitor."""
     certificate = folder / CERTIFICATE
-    return (folder / KEY).is_file() and not (certificate.is_file() and no_participant(certificate.read_bytes()))
+    if not (folder / KEY).is_file():
+        return False
+    return not certificate.is_file() or role_of(certificate.read_bytes()) is Role.PARTICIPANT

@@ -16,14 +16,14 @@ from typing import cast
 import grpc
 from grpc_health.v1 import health_pb2
 
-from fenchel.common.errors import CredentialError
+from fenchel.common.errors import CredentialError, UnreachableError
 from fenchel.common.tls.credentials import Credentials
 
 _PATIENCE = 3.0  # deadline of the health check, in seconds
 
 
-def unwell(server: str, credentials: Credentials | None) -> str:
-    """Return the reason why a server is not serving; empty if it is serving.
+def check_serving(server: str, credentials: Credentials | None) -> None:
+    """Ask a server whether it is serving.
 
     Parameters
     ----------
@@ -31,6 +31,11 @@ def unwell(server: str, credentials: Credentials | None) -> str:
         Address of the server, as ``host:port``.
     credentials
         Credentials of a client or monitor; ``None`` for a connection without TLS.
+
+    Raises
+    ------
+    UnreachableError
+        If the server does not answer within three seconds, or is not serving.
     """
     if credentials is None:
         channel = grpc.insecure_channel(server)
@@ -46,9 +51,9 @@ def unwell(server: str, credentials: Credentials | None) -> str:
             reply = check(health_pb2.HealthCheckRequest(), timeout=_PATIENCE)
         except grpc.RpcError as error:
             call = cast(grpc.Call, error)
-            return f"{server}: {call.code().name}: {call.details()}"
-    serving = reply.status == health_pb2.HealthCheckResponse.SERVING
-    return "" if serving else f"{server} does not serve at the moment"
+            raise UnreachableError(f"{server}: {call.code().name}: {call.details()}") from None
+    if reply.status != health_pb2.HealthCheckResponse.SERVING:
+        raise UnreachableError(f"{server} does not serve at the moment")
 
 
 def main(words: Sequence[str]) -> int:
@@ -60,12 +65,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--certs", type=Path, help="folder of a client's certificate; without: no TLS")
     given = parser.parse_args(words)
     try:
-        trouble = unwell(given.server, None if given.certs is None else Credentials.load(given.certs))
-    except CredentialError as error:
-        trouble = str(error)
-    if trouble:
-        print(trouble, file=sys.stderr)  # noqa: T201
-    return 1 if trouble else 0
+        check_serving(given.server, None if given.certs is None else Credentials.load(given.certs))
+    except (CredentialError, UnreachableError) as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from fenchel.common.errors import RunStoppedError, SettingsError, TooFewRepliesError
+from fenchel.common.errors import RevokedError, RunStoppedError, SettingsError, TooFewRepliesError
 from fenchel.common.wire.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
 from fenchel.common.wire.schema import Expectation
 from fenchel.common.wire.values import Value, Values
@@ -22,7 +22,7 @@ log = logging.getLogger("fenchel.server")
 
 
 async def share_secrets(
-    fleet: Fleet, designated: str | None = None, revoked: Callable[[bytes], str] = lambda certificate: ""
+    fleet: Fleet, designated: str | None = None, check_certificate: Callable[[bytes], None] = lambda certificate: None
 ) -> str:
     """Run the secret exchange: one client generates the secrets, and the server relays them in sealed boxes.
 
@@ -32,9 +32,9 @@ async def share_secrets(
         Fleet of the run.
     designated
         Id of the client that generates the secrets; ``None``: the first by id.
-    revoked
-        Function of a certificate (PEM) that returns the reason if it was revoked, and an empty string if not. A message
-        with a revoked certificate is not relayed.
+    check_certificate
+        Function of a certificate (PEM) that raises ``RevokedError`` if it was revoked. A message with a revoked
+        certificate is not relayed.
 
     Returns
     -------
@@ -54,12 +54,12 @@ async def share_secrets(
     others = [client for client in clients if client != maker]
     offers = await asyncio.gather(*(_ask(fleet, client, OFFER, OFFERED) for client in others))
     for client, offer in zip(others, offers, strict=True):
-        _check(client, str(offer["certificate"]), revoked)
+        _check(client, str(offer["certificate"]), check_certificate)
     offered = {
         f"{client}/{name}": value for client, offer in zip(others, offers, strict=True) for name, value in offer.items()
     }
     sealed = await _ask(fleet, maker, SEAL, sealed_for(others), offered)
-    _check(maker, str(sealed["certificate"]), revoked)
+    _check(maker, str(sealed["certificate"]), check_certificate)
 
     def parcel(client: str) -> Values:
         own = {name: sealed[f"{client}/{name}"] for name in ("box", "signature")}
@@ -83,12 +83,14 @@ async def share_secrets(
     return fingerprint
 
 
-def _check(client: str, certificate: str, revoked: Callable[[bytes], str]) -> None:
+def _check(client: str, certificate: str, check_certificate: Callable[[bytes], None]) -> None:
     """Raise ``RunStoppedError`` if the certificate of a client in the exchange was revoked."""
-    if problem := revoked(certificate.encode()):
+    try:
+        check_certificate(certificate.encode())
+    except RevokedError as error:
         raise RunStoppedError(
-            f"client {client} cannot take part in the secret exchange: {problem}. Begin a new run without it"
-        )
+            f"client {client} cannot take part in the secret exchange: {error}. Begin a new run without it"
+        ) from None
 
 
 def check_designated(maker: str, clients: Sequence[str]) -> None:

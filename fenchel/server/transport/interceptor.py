@@ -17,11 +17,12 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import Message
 
-from fenchel.common.tls.roles import no_participant
+from fenchel.common.errors import RevokedError
+from fenchel.common.tls.roles import Role, role_of
 from fenchel.fleet.metering.limits import Limits
 from fenchel.fleet.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
 from fenchel.server.disclosure.entries import Direction
-from fenchel.server.transport.revocation_check import RevocationCheck, RevokedError, certificate_of
+from fenchel.server.transport.revocation_check import RevocationCheck, certificate_of
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # grpc.RpcMethodHandler is generic only in type stubs
@@ -145,14 +146,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _passed(self, context: _Context, is_probe: bool) -> AsyncIterator[None]:
         client = who_calls(context)
-        revoked = self._guard.refusal(context)
+        revoked = self._guard.found(context)
         # Count calls with a revoked certificate separately: they must not use up the rate limit of a client with this
         # name and a new certificate.
         counted = f"{client} (revoked)" if revoked else counted_as(context)
         try:
             async with self._gate.passed(counted, probe=is_probe):
                 if revoked:
-                    raise RevokedError(revoked)
+                    raise revoked
                 with self._guard.watching(context):
                     yield
         except RevokedError as error:
@@ -195,7 +196,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
 
 def _is_monitor(context: _Context) -> bool:
     certificate = certificate_of(context)
-    return bool(certificate and no_participant(certificate))
+    return bool(certificate) and role_of(certificate) is not Role.PARTICIPANT
 
 
 def _unknown(method: str) -> _Handler:

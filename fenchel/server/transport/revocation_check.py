@@ -13,16 +13,13 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from fenchel.common.errors import RevokedError
 from fenchel.common.tls.revocation import Revocations
 
 _LOOK_SECONDS = 2.0
 _CERTIFICATE = "x509_pem_cert"
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-
-
-class RevokedError(Exception):
-    """Error for a caller with a revoked certificate. Its text gives the time and the remedy."""
 
 
 class RevocationCheck:
@@ -37,14 +34,14 @@ class RevocationCheck:
     def __init__(self, revocations: Revocations | None = None) -> None:
         self._revocations = revocations
         self._open: dict[asyncio.Task[Any], bytes] = {}
-        self._ended: dict[asyncio.Task[Any], str] = {}
+        self._ended: dict[asyncio.Task[Any], RevokedError] = {}
 
-    def refusal(self, context: _Context) -> str:
-        """Return the reason to refuse a caller if its certificate was revoked, otherwise an empty string."""
+    def found(self, context: _Context) -> RevokedError | None:
+        """Return the error with which to refuse a caller whose certificate was revoked, ``None`` for other callers."""
         if self._revocations is None:
-            return ""
+            return None
         self._revocations.refresh()
-        return self._revocations.refusal(certificate_of(context))
+        return _error_of(self._revocations, certificate_of(context))
 
     @contextmanager
     def watching(self, context: _Context) -> Iterator[None]:
@@ -59,7 +56,7 @@ class RevocationCheck:
                 raise
             # End the cancelled task normally: gRPC would leave the stream open if it ended as cancelled.
             task.uncancel()
-            raise RevokedError(self._ended[task]) from None
+            raise self._ended[task] from None
         finally:
             self._open.pop(task, None)
             self._ended.pop(task, None)
@@ -70,9 +67,17 @@ class RevocationCheck:
             await asyncio.sleep(_LOOK_SECONDS)
             self._revocations.refresh()
             for task, certificate in list(self._open.items()):
-                if task not in self._ended and (refusal := self._revocations.refusal(certificate)):
-                    self._ended[task] = refusal
+                if task not in self._ended and (error := _error_of(self._revocations, certificate)):
+                    self._ended[task] = error
                     task.cancel()
+
+
+def _error_of(revocations: Revocations, certificate: bytes) -> RevokedError | None:
+    try:
+        revocations.check(certificate)
+    except RevokedError as error:
+        return error
+    return None
 
 
 def certificate_of(context: _Context) -> bytes:

@@ -15,10 +15,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from fenchel.common.environment import one_thread
-from fenchel.common.errors import IdentityInUseError, JoinRefusedError, UnreachableError, WireError
+from fenchel.common.errors import CredentialError, IdentityInUseError, JoinRefusedError, UnreachableError, WireError
 from fenchel.common.tls.credentials import Credentials
-from fenchel.common.tls.revocation import Revocations, refusal_of
-from fenchel.common.tls.roles import no_participant
+from fenchel.common.tls.revocation import Revocations, check_not_revoked
+from fenchel.common.tls.roles import check_participant
 from fenchel.common.untrusted_text import plain
 from fenchel.common.wire.buffer_pool import KEPT_BYTES, keep_freed_memory
 from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
@@ -138,8 +138,10 @@ class Service:
             )
         if not self._secure:
             return claimed
-        if problem := no_participant(certificate_of(context)):
-            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, problem)
+        try:
+            check_participant(certificate_of(context))
+        except CredentialError as error:
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, str(error)) from None
         if (name := certified(context)) != claimed:
             raise RefusedError(
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -302,6 +304,6 @@ async def serve(
         async with listening(coordinator, address, credentials, keepalive) as port:
             on_listening(port)
             try:
-                return await coordinator.conduct(lambda certificate: refusal_of(certificate, folder))
+                return await coordinator.conduct(lambda certificate: check_not_revoked(certificate, folder))
             finally:
                 await coordinator.farewells()

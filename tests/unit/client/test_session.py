@@ -35,7 +35,8 @@ from tests.unit.client.tally import NAME, TallyClient, add, handled, holding, va
 ABOUT_THE_RUN = {  # and what others sent: the server reads these texts
     *(errors.WireError, errors.PayloadError, errors.PhaseError, errors.SettingsError, errors.MissingDependencyError),
     *(errors.DivergedError, errors.NotFiniteError, errors.OutOfRangeError),
-    *(errors.CredentialError, errors.LostStateError, errors.EncryptionError, errors.PrivacyBudgetError),
+    *(errors.CredentialError, errors.RevokedError, errors.LostStateError, errors.EncryptionError),
+    errors.PrivacyBudgetError,
 }
 MakeSession: TypeAlias = Callable[..., Session]
 

@@ -11,9 +11,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from fenchel.common.errors import UnreachableError
 from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.certificates.making import make_all
-from fenchel.deploy.monitoring.health import main, unwell
+from fenchel.deploy.monitoring.health import check_serving, main
+from tests.messages import raises
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -48,12 +50,14 @@ async def test_a_server_that_serves_is_well_and_turns_a_check_without_certificat
         assert await asyncio.to_thread(main, [address]) == 0
     async with serving(Credentials.load(certs / "server")) as address:
         assert await asyncio.to_thread(main, [address, "--certs", str(certs / "health")]) == 0
-        assert "UNAVAILABLE" in await asyncio.to_thread(unwell, address, None), "it has no certificate of the authority"
+        with raises(UnreachableError):  # without a certificate of the authority
+            await asyncio.to_thread(check_serving, address, None)
 
 
 async def test_a_server_that_says_that_it_does_not_serve_is_unwell() -> None:
     async with serving(None, NOT_SERVING) as address:
-        assert "does not serve" in await asyncio.to_thread(unwell, address, None)
+        with raises(UnreachableError):
+            await asyncio.to_thread(check_serving, address, None)
 
 
 async def test_a_server_that_is_gone_is_unwell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fenchel.common.errors import RunStoppedError, SettingsError, TooFewRepliesError
+from fenchel.common.errors import RevokedError, RunStoppedError, SettingsError, TooFewRepliesError
 from fenchel.common.wire.phases import ACCEPT, OFFER, SEAL
 from fenchel.common.wire.schema import Expectation, check
 from fenchel.common.wire.values import Value, Values
@@ -84,17 +84,25 @@ async def test_one_client_needs_no_box() -> None:
     assert [(client, phase, dict(values)) for client, phase, values in fleet.asked] == [("east", SEAL, {})]
 
 
+def revoked(certificate: bytes) -> Callable[[bytes], None]:
+    def check(pem: bytes) -> None:
+        if pem == certificate:
+            raise RevokedError("it was revoked")
+
+    return check
+
+
 async def test_what_a_revoked_client_offers_is_not_passed_on() -> None:
     fleet = Relayed()
     with raises(RunStoppedError):
-        await share_secrets(relay(fleet), "north", lambda pem: "it was revoked" if pem == b"south" else "")
+        await share_secrets(relay(fleet), "north", revoked(b"south"))
     assert {phase for _, phase, _ in fleet.asked} == {OFFER}
 
 
 async def test_what_a_revoked_client_sealed_is_not_passed_on() -> None:
     fleet = Relayed()
     with raises(RunStoppedError):
-        await share_secrets(relay(fleet), "north", lambda pem: "it was revoked" if pem == b"north" else "")
+        await share_secrets(relay(fleet), "north", revoked(b"north"))
     assert {phase for _, phase, _ in fleet.asked} == {OFFER, SEAL}
 
 
