@@ -31,14 +31,9 @@ EVALUATIONS = "evaluations.count"
 _RESUMPTIONS = 20  # number of additional evaluations, for short runs that are resumed several times
 
 
-def evaluation_problem(settings: RunSettings, shard: Shard) -> str | None:
-    """Return the reason why a client with this shard evaluates no models in the run, or ``None`` if it does."""
-    if not settings.clients_evaluate:
-        return "in this run clients do not evaluate (evaluation.clients: false, or differential privacy)"
-    if settings.is_ragged:
-        return "in this run clients hold parts of samples (data.columns, or data.partition.kind: ragged)"
-    held = shard.features.shape[1]
-    return f"it holds only {held} of {shard.total_features} features" if held < shard.total_features else None
+def evaluates(settings: RunSettings, shard: Shard) -> bool:
+    """Return whether a client with this shard evaluates models in the run."""
+    return settings.clients_evaluate and not settings.is_ragged and shard.features.shape[1] == shard.total_features
 
 
 def most_evaluations(settings: RunSettings) -> int:

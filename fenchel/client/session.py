@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext
 from fenchel.algorithms.registry import client_half, require_allowed
-from fenchel.client.evaluation import (
-    EVALUATIONS,
-    AnsweredEvaluations,
-    ClientEvaluation,
-    evaluation_problem,
-    most_evaluations,
-)
+from fenchel.client.evaluation import EVALUATIONS, AnsweredEvaluations, ClientEvaluation, evaluates, most_evaluations
 from fenchel.client.journal import Journal
 from fenchel.client.privacy.protection import bounded, protection_of
 from fenchel.common.compression.uplink import ClientUplink
@@ -162,7 +156,7 @@ class Session:
         self._stateless = self._half.stateless()
         norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
         self._objective = build_objective(settings.objective, bounded(holding.shard, norm))
-        self._evaluation_problem = evaluation_problem(settings, holding.shard)
+        self._evaluates = evaluates(settings, holding.shard)
         self._evaluation = ClientEvaluation(
             self._objective,
             build_objective(settings.objective, holding.holdout) if holding.holdout else None,
@@ -175,7 +169,7 @@ class Session:
         self._quota = quota
         self._secret_exchange = secret_exchange
         if policy is not None:
-            policy.check_exposure(client, settings.algorithm, evaluates=self._evaluation_problem is None)
+            policy.check_exposure(client, settings.algorithm, evaluates=self._evaluates)
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
         self._begun: _Begun | None = None
         self._spent = False  # True once the server knows that the privacy budget is spent
@@ -339,9 +333,10 @@ class Session:
                 f"the server requests the evaluation {phase!r}, which this version of Fenchel does not know; "
                 "install the same version on both sides"
             )
-        if self._evaluation_problem is not None:
+        if not self._evaluates:
             raise PhaseError(
-                f"client {self.client} cannot evaluate the models of the server: {self._evaluation_problem}",
+                f"client {self.client} evaluates no models in this run, because of evaluation.clients: false, "
+                "differential privacy, or samples of which it holds only parts",
                 phase=phase,
             )
         return self._evaluation.sums(values)

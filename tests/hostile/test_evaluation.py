@@ -80,7 +80,7 @@ def test_a_client_evaluates_no_model_where_the_settings_have_it_evaluate_none(
 ) -> None:
     session = joined(tmp_path, held, **changes)
     for t, scale in enumerate([0.0, 1e-6, 1.0]):
-        assert "cannot evaluate the models" in reply_to(session, t + 1, np.full(held, scale), t).failure
+        assert "evaluates no models in this run" in reply_to(session, t + 1, np.full(held, scale), t).failure
 
 
 def test_a_client_answers_no_more_evaluations_than_its_run_can_need(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ import numpy as np
 from pydantic import Field
 
 from fenchel.algorithms.auc.staged import Staged, StagedClient
-from fenchel.algorithms.auc.staged_settings import WindowedSettings
+from fenchel.algorithms.auc.staged_settings import WindowedSettings, check_all_take_part
 from fenchel.algorithms.auc.stages import Stage, TheorySchedule
 from fenchel.algorithms.client_half import answers
 from fenchel.common.arrays import Vector
 from fenchel.common.settings.algorithm import AlgorithmSettings
+from fenchel.common.settings.participation import Participation
 from fenchel.common.wire.values import Values
 
 
@@ -37,10 +38,10 @@ class AveragingSettings(WindowedSettings):
         """True if a stage ends with the mean of all local iterates."""
         return self.output == "average"
 
-    @property
-    def needs_all_clients(self) -> str | None:
-        """Setting ``output: average``, whose average is over all clients."""
-        return "output: average is the mean over all local iterates" if self.averages else None
+    def check_participation(self, participation: Participation) -> None:
+        """Reject partial participation with ``output: average``."""
+        if self.averages:
+            check_all_take_part(participation, "output: average is the mean over all local iterates")
 
     def stage(self, number: int, prior: float, clients: int) -> Stage:
         """Return stage ``number``: of the experiments, or of Theorem 1."""

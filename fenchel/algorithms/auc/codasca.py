@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 
 from fenchel.algorithms.auc.staged import Staged, StagedClient
-from fenchel.algorithms.auc.staged_settings import WindowedSettings
+from fenchel.algorithms.auc.staged_settings import WindowedSettings, check_all_take_part
 from fenchel.algorithms.auc.stages import Stage, TheorySchedule
 from fenchel.algorithms.client_half import answers
 from fenchel.common.arrays import Vector
 from fenchel.common.randomness import generator
+from fenchel.common.settings.participation import Participation
 from fenchel.common.wire.values import Value, Values
 
 
@@ -64,10 +65,10 @@ class CodascaSettings(WindowedSettings):
         """True if messages leave out what follows from the mean over all clients."""
         return self.wire == "compact"
 
-    @property
-    def needs_all_clients(self) -> str | None:
-        """Setting ``wire: compact``, for which the server needs the mean over all clients."""
-        return "wire: compact leaves out what follows from the mean of all clients" if self.is_compact else None
+    def check_participation(self, participation: Participation) -> None:
+        """Reject partial participation with ``wire: compact``."""
+        if self.is_compact:
+            check_all_take_part(participation, "wire: compact leaves out what follows from the mean of all clients")
 
     def server_step(self, clients: int) -> float:
         """Return the server's step size eta_g."""

@@ -16,6 +16,34 @@ _LONGEST_ROUND = 1 << 31
 """Bound on the number of local steps of a round."""
 
 
+def check_all_take_part(participation: Participation, setting: str) -> None:
+    """Reject partial participation.
+
+    Parameters
+    ----------
+    participation
+        Participation settings of the run.
+    setting
+        Setting of the algorithm that requires all clients in every round, and the reason.
+
+    Raises
+    ------
+    ValueError
+        If the sampler draws only some clients, or the run would continue without lost clients.
+    """
+    needs = f"algorithm.{setting}, which needs all clients in every round"
+    if not isinstance(participation.sampler, AllClients):
+        raise ValueError(
+            f"participation.sampler.kind: {participation.sampler.kind} given, but {needs}; use kind: all, or change "
+            "that setting of the algorithm"
+        )
+    if participation.on_lost_state == "continue":
+        raise ValueError(
+            f"participation.on_lost_state: continue given, but {needs}; use stop, or change that setting of the "
+            "algorithm"
+        )
+
+
 class StagedSettings(AlgorithmSettings):
     """Settings common to the AUC algorithms."""
 
@@ -60,33 +88,6 @@ class StagedSettings(AlgorithmSettings):
                 "one, or batches: independent"
             )
         return self
-
-    @property
-    def needs_all_clients(self) -> str | None:
-        """Setting that requires all clients in every round, and the reason; ``None`` if there is none."""
-        return None
-
-    def check_participation(self, participation: Participation) -> None:
-        """Reject partial participation if all clients are required.
-
-        Raises
-        ------
-        ValueError
-            If the sampler draws only some clients, or the run would continue without lost clients.
-        """
-        reason, sampler = self.needs_all_clients, participation.sampler
-        if reason is None:
-            return
-        if not isinstance(sampler, AllClients):
-            raise ValueError(
-                f"participation.sampler.kind: {sampler.kind} given, but algorithm.{reason}, which needs all clients in "
-                "every round; use kind: all, or change that setting of the algorithm"
-            )
-        if participation.on_lost_state == "continue":
-            raise ValueError(
-                f"participation.on_lost_state: continue given, but algorithm.{reason}, which needs all clients in "
-                "every round; use stop, or change that setting of the algorithm"
-            )
 
     @field_validator("schedule", mode="before")
     @classmethod

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from rich.console import Console
 from rich.table import Table
 
+from fenchel.common.errors import SettingsError
 from fenchel.deploy.cli.options import DEFAULT_LISTEN, JsonOption
 from fenchel.deploy.cli.printing import print_json
 from fenchel.deploy.launch.launchers.choice import ENGINES, launcher_type
@@ -62,10 +63,12 @@ def _machine() -> Iterator[Finding]:
 
 
 def _encryption() -> Finding:
-    from fenchel.common.crypto.residues.ifma import problem
+    from fenchel.common.crypto.residues.ifma import check_available
 
-    if reason := problem():
-        return Finding("encryption", f"backend gmp: {reason}")
+    try:
+        check_available()
+    except SettingsError as error:
+        return Finding("encryption", f"backend gmp: {error.problem}")
     return Finding("encryption", "backend ifma, eight ciphertexts at a time")
 
 

@@ -39,7 +39,7 @@ from fenchel.common.storage.run_folder import Part
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.up import up
 from fenchel.report import tuning as report
-from fenchel.report.render.canvas import missing
+from fenchel.report.render.canvas import can_draw
 from fenchel.report.run import Run
 from fenchel.report.tuning import SearchResult
 from fenchel.server.preflight import check_run, open_data
@@ -275,7 +275,7 @@ class Search:
         if not front:
             reasons = "\n  ".join(f"trial {each.number}: {each.user_attrs.get('reason')}" for each in trials)
             raise RunStoppedError(f"no trial was completed\n  {reasons}", source=self.folder.path)
-        if missing() is None:  # without matplotlib there is only the table
+        if can_draw():  # without matplotlib there is only the table
             report.draw(result, self.folder.figure)
         self.folder.best.write_text(self._settings_of(trials[result.chosen]))
         if several:

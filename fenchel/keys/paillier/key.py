@@ -164,7 +164,7 @@ class PrimePower:
         prime, weight = self.prime, self.weight
         # The power is 0 for a multiple of p, and the result would reveal the inverse of the other prime.
         if not all(powers):
-            raise EncryptionError(no_ciphertext(len(powers)))
+            raise no_ciphertext(len(powers))
         return [(power - 1) // prime * weight % prime for power in powers]
 
     def generator(self) -> gmpy2.mpz:
@@ -179,9 +179,9 @@ class PrimePower:
                 return gmpy2.powmod(candidate, self.prime, self.square)
 
 
-def no_ciphertext(count: int) -> str:
-    """Return the error text if one of ``count`` numbers to decrypt shares a factor with n."""
-    return (
+def no_ciphertext(count: int) -> EncryptionError:
+    """Make the error for ``count`` numbers to decrypt, one of which shares a factor with n."""
+    return EncryptionError(
         f"one of {count} numbers to decrypt shares a factor with n, which no ciphertext does; nothing is decrypted. "
         "Its sender does not follow the protocol"
     )

@@ -10,7 +10,6 @@ from phe.paillier import PaillierPrivateKey, PaillierPublicKey, generate_paillie
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.residues.interface import Residues, without_inverse
 from fenchel.common.crypto.residues.phe import PheResidues
-from fenchel.common.errors import EncryptionError
 from fenchel.keys.paillier.key import PrivateKey, no_ciphertext
 
 
@@ -37,7 +36,7 @@ class PheOwner:
         """Return the plaintexts, modulo ``n``."""
         numbers = list(ciphertexts)
         if without_inverse(numbers, self.public) is not None:
-            raise EncryptionError(no_ciphertext(len(numbers)))
+            raise no_ciphertext(len(numbers))
         return [mpz(self._decrypting.raw_decrypt(int(number))) for number in numbers]
 
 

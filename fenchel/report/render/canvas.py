@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import MissingDependencyError
 from fenchel.report.render.output import output_at
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ LOGARITHMIC: Mapping[str, Any] = {**STYLE, "axes.axisbelow": True, "xtick.minor.
 _SHORT = 1e3  # ratio of the ends of a logarithmic axis below which 2 and 5 times the powers of ten are labelled, too
 
 
-def missing() -> str | None:
-    """Return the reason why plots cannot be drawn on this machine, or ``None``."""
-    return None if find_spec("matplotlib") else "matplotlib is not installed here: pip install 'fenchel[plots]'"
+def can_draw() -> bool:
+    """Return whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
 
 
 @contextmanager
@@ -69,11 +69,15 @@ def canvas(path: Path, size: tuple[float, float], style: Mapping[str, Any] = STY
 
     Raises
     ------
+    MissingDependencyError
+        If matplotlib is not installed.
     SettingsError
-        If matplotlib is not installed, or the file cannot be written.
+        If the file cannot be written.
     """
-    if reason := missing():
-        raise SettingsError(f"the image cannot be drawn: {reason}", source=path)
+    if not can_draw():
+        raise MissingDependencyError(
+            "the image cannot be drawn: matplotlib is not installed here: pip install 'fenchel[plots]'", source=path
+        )
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

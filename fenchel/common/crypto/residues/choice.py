@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fenchel.common.crypto.public_key import Backend, BackendChoice, Implementation
 from fenchel.common.crypto.residues.gmp import GmpResidues
-from fenchel.common.crypto.residues.ifma import IfmaResidues, problem
+from fenchel.common.crypto.residues.ifma import IfmaResidues, check_available, is_available
 from fenchel.common.crypto.residues.interface import Residues
 from fenchel.common.errors import SettingsError
 
@@ -26,11 +26,14 @@ def backend_of(implementation: Implementation, choice: BackendChoice = "auto") -
         residues("phe")
         return "phe"
     if choice == "auto":
-        return "gmp" if problem() else "ifma"
-    if choice == "ifma" and (reason := problem()):
-        raise SettingsError(
-            f"{reason}; use auto or gmp, which compute the same numbers", key="algorithm.encryption.backend"
-        )
+        return "ifma" if is_available() else "gmp"
+    if choice == "ifma":
+        try:
+            check_available()
+        except SettingsError as error:
+            raise SettingsError(
+                f"{error.problem}; use auto or gmp, which compute the same numbers", key="algorithm.encryption.backend"
+            ) from None
     return choice
 
 

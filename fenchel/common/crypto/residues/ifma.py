@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fenchel.common.crypto.ciphertexts import Buffer
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.residues.interface import Residues, big_endian
+from fenchel.common.errors import SettingsError
 
 try:
     from fenchel.common.crypto.residues import _ifma
@@ -30,14 +31,20 @@ Row = NDArray[np.uint64]
 """Numbers in groups of eight, digit by digit, shape (groups, 2 digits, 8). Unused lanes have arbitrary contents."""
 
 
-def problem() -> str | None:
-    """Return the reason why this machine cannot use the kernel, or ``None`` if it can."""
+def is_available() -> bool:
+    """Return whether this machine can use the kernel."""
+    return _ifma is not None and _ifma.is_available()
+
+
+def check_available() -> None:
+    """Raise ``SettingsError`` if this machine cannot use the kernel."""
     if _ifma is None:
-        return (
+        raise SettingsError(
             "this installation of Fenchel lacks the compiled extension, which wheels for x86-64 contain, and builds "
             "with a C compiler"
         )
-    return None if _ifma.is_available() else "this processor has no AVX-512 IFMA"
+    if not _ifma.is_available():
+        raise SettingsError("this processor has no AVX-512 IFMA")
 
 
 class SquareModuli:
@@ -63,7 +70,7 @@ class SquareModuli:
             powers = (r % (m * m), r * r % (m * m))
             numbers = (m, (1 - r) % m, *(half for power in powers for half in (power % m, power // m)))
             constants += b"".join(number.to_bytes(width, "big") for number in numbers) * self._lanes
-        assert _ifma is not None, "see problem()"
+        assert _ifma is not None, "see check_available()"
         self._kernel = _ifma.SquareModuli(self.digits, constants)
 
     def read(self, data: bytes, width: int) -> Row:
