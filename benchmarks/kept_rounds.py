@@ -26,7 +26,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.server.saving import Saving
+from fenchel.server.checkpointer import Checkpointer
 from fenchel.server.telemetry.observer import Observer
 
 _RUNS = ((1_000, 3, 600), (1_000_000, 3, 60), (1_000_000, 10, 60))  # floats, clients, rounds
@@ -56,16 +56,16 @@ def _settings(clients: int, floats: int, rounds: int) -> RunSettings:
 def _run(clients: int, floats: int, rounds: int) -> Kept:
     """Do the rounds; return what was kept of them."""
     kept = Kept()
-    keep = Saving.keep
+    keep = Checkpointer.snapshot
 
-    def timed(self: Saving, done: int, state: Any) -> None:
+    def timed(self: Checkpointer, done: int, state: Any) -> None:
         began = time.thread_time()
         keep(self, done, state)
-        if self.covered == done:
+        if self.last_saved_or_kept == done:
             kept.copies.append(time.thread_time() - began)
             kept.moments.append(time.perf_counter())
 
-    with tempfile.TemporaryDirectory() as temporary, mock.patch.object(Saving, "keep", timed):
+    with tempfile.TemporaryDirectory() as temporary, mock.patch.object(Checkpointer, "snapshot", timed):
         folder = RunFolder.create(Path(temporary), "kept-rounds")
         asyncio.run(run_in_process(_settings(clients, floats, rounds), folder, observer=kept))
     return kept

@@ -258,7 +258,7 @@ class Federation:
         coordinator = Coordinator(self.settings, self.folder, resume=resume, observer=self.observer)
         self._ticks_to_death = self.faults.moment() if self.killed < self.faults.kills else None
         death = asyncio.Event()
-        conducting = asyncio.create_task(coordinator.conduct())
+        conducting = asyncio.create_task(coordinator.run())
         clients = [asyncio.create_task(self._client(coordinator, name, death)) for name in names]
         dying = asyncio.create_task(death.wait())
         everybody = asyncio.gather(conducting, *clients)

@@ -17,7 +17,7 @@ from typing import Any
 
 from fenchel.common.errors import MissingDependencyError
 from fenchel.common.storage.round_columns import Row
-from fenchel.server.disclosure.exporters import Exporter
+from fenchel.server.disclosure.exporters import ExporterEntry
 from fenchel.server.telemetry.observer import Observer, OngoingRun
 from fenchel.server.telemetry.summary import Summary
 
@@ -148,7 +148,7 @@ class MLflow(Observer):
         run : OngoingRun
             The run that starts.
         """
-        run.disclosures.shown(Exporter("tracker", self._address))
+        run.disclosures.shown(ExporterEntry("tracker", self._address))
         self._run = self._client.create_run(self._experiment, run_name=run.folder.id).info.run_id
         settings = _parameters(run.settings.model_dump(mode="json"))
         parameters = [self._entities.Param(name, str(value)[:_CHARACTERS]) for name, value in settings]
@@ -215,7 +215,7 @@ class WandB(Observer):
             The run that starts.
         """
         if self._mode == "online":
-            run.disclosures.shown(Exporter("tracker", "Weights & Biases"))
+            run.disclosures.shown(ExporterEntry("tracker", "Weights & Biases"))
         self._run = self._library.init(
             project=self._project,
             name=run.folder.id,

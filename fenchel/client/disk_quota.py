@@ -1,7 +1,7 @@
 """Limit on the disk space of a client's journals.
 
-The server names the entries of a journal that it no longer needs (``Instruction.reach``). A server that names none
-could fill the client's disk. The quota prevents this, and only the client's operator can change it.
+The server names the entries of a journal that it no longer needs (``Instruction.low_water_mark``). A server that names
+none could fill the client's disk. The quota prevents this, and only the client's operator can change it.
 """
 
 from __future__ import annotations

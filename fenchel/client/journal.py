@@ -121,14 +121,14 @@ class Journal:
             self._quota.admit(None, content.size)
         self._keep(sequence, entry, content.size)
 
-    def forget(self, reach: int, base: int, sequence: int) -> None:
-        """Drop the entries of instructions before ``reach``, and of those between ``base`` and ``sequence``.
+    def forget(self, low_water_mark: int, base: int, sequence: int) -> None:
+        """Drop the entries of instructions before ``low_water_mark``, and of those between ``base`` and ``sequence``.
 
         No checkpoint refers to the former. The latter did not count when ``sequence`` was sent, or one of them would be
         its base. They cannot count later, as no request is sent while another is open. Checkpoints refer to the base
         or to earlier instructions.
         """
-        for each in [each for each in self._sizes if each < reach or base < each < sequence]:
+        for each in [each for each in self._sizes if each < low_water_mark or base < each < sequence]:
             if self._folder is not None:
                 with store.writing(path := _path(self._folder, each), "client"):
                     path.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from fenchel.client.privacy.protection import bounded, protection_of
 from fenchel.common.compression.uplink import ClientUplink
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard, are_modest, digest_of
-from fenchel.common.defects import described, outside
+from fenchel.common.defects import describe_defect, user_frames
 from fenchel.common.environment import Environment
 from fenchel.common.errors import (
     BudgetSpentError,
@@ -107,7 +107,7 @@ class Session:
         Client id.
     settings
         Settings of the run, checked against the client's trust limits.
-    holding
+    data
         Data of the client.
     journal_folder
         Folder of the client's journal of this run; ``None`` keeps the journal in memory.
@@ -133,7 +133,7 @@ class Session:
         self,
         client: str,
         settings: RunSettings,
-        holding: ClientData,
+        data: ClientData,
         *,
         journal_folder: Path | None = None,
         allowed: Collection[str] = (),
@@ -147,7 +147,7 @@ class Session:
     ) -> None:
         self.client = client
         self.settings = settings
-        self.holding = holding
+        self.data = data
         self._solver = solver
         for name in outside_code(settings.model_dump()):
             require_allowed(name, allowed)
@@ -155,11 +155,11 @@ class Session:
         self._half = client_half(settings.algorithm.name, allowed)
         self._stateless = self._half.stateless()
         norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
-        self._objective = build_objective(settings.objective, bounded(holding.shard, norm))
-        self._evaluates = evaluates(settings, holding.shard)
+        self._objective = build_objective(settings.objective, bounded(data.shard, norm))
+        self._evaluates = evaluates(settings, data.shard)
         self._evaluation = ClientEvaluation(
             self._objective,
-            build_objective(settings.objective, holding.holdout) if holding.holdout else None,
+            build_objective(settings.objective, data.holdout) if data.holdout else None,
             settings.evaluation.histograms,
             AnsweredEvaluations(
                 most_evaluations(settings), None if journal_folder is None else journal_folder / EVALUATIONS
@@ -171,17 +171,17 @@ class Session:
         if policy is not None:
             policy.check_exposure(client, settings.algorithm, evaluates=self._evaluates)
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
-        self._begun: _Begun | None = None
+        self._active: _ActiveHalf | None = None
         self._spent = False  # True once the server knows that the privacy budget is spent
         self._live = 0  # sequence number of the instruction that produced the algorithm's current state
         self._last: tuple[int, Answer] | None = None
         if secret_exchange is None:
             _check_secrets(client, settings, secrets)
-            self._begun = self._begin(secrets)
+            self._active = self._begin(secrets)
         elif secret_exchange.secrets is not None:
-            self._begun = self._begin(secret_exchange.secrets)
+            self._active = self._begin(secret_exchange.secrets)
 
-    def _begin(self, secrets: Secrets | None) -> _Begun:
+    def _begin(self, secrets: Secrets | None) -> _ActiveHalf:
         """Create the algorithm in its initial state, and open its journal."""
         settings, stateless = self.settings, self._stateless
         uplink = ClientUplink(settings.uplink, settings.seed, self.client, self._protection)
@@ -191,7 +191,7 @@ class Session:
                 seed=settings.seed,
                 settings=settings.algorithm,
                 objective=self._objective,
-                shard=self.holding.shard,
+                shard=self.data.shard,
                 secrets=secrets,
                 solver=self._solver,
                 uplink=uplink,
@@ -202,7 +202,7 @@ class Session:
         folder = None if stateless else self._journal_folder
         journal = Journal(initial, folder, sync=settings.checkpoint.sync, quota=self._quota)
         algorithm.state = journal.state_after(0)
-        return _Begun(algorithm, journal)
+        return _ActiveHalf(algorithm, journal)
 
     @property
     def warnings(self) -> list[str]:
@@ -213,8 +213,8 @@ class Session:
     def hello(self) -> pb.Hello:
         """Return the first message of the client on a new stream."""
         return pb.Hello(
-            shard=self.holding.description(),
-            snapshots=[] if self._begun is None else self._begun.journal.snapshots,
+            shard=self.data.description(),
+            snapshots=[] if self._active is None else self._active.journal.snapshots,
             stateless=self._stateless,
             environment=Environment.current().message(),
         )
@@ -231,8 +231,8 @@ class Session:
             If a file of the client, such as its journal, cannot be written or read.
         """
         watch = _Stopwatch()
-        if self._begun is not None and not self._stateless:
-            self._begun.journal.forget(instruction.reach, instruction.base, instruction.sequence)
+        if self._active is not None and not self._stateless:
+            self._active.journal.forget(instruction.low_water_mark, instruction.base, instruction.sequence)
             watch.lap("journal_ns")
         stored = self._stored(instruction.sequence)
         if stored is not None:
@@ -252,18 +252,18 @@ class Session:
     def _log_failure(self, phase: str, error: Exception) -> None:
         """Log why a phase failed. The text of an unexpected error may contain data, so only a terminal shows it."""
         expected = isinstance(error, FenchelError)
-        own = outside(error) if self._shows_errors and not expected else None
+        own = user_frames(error) if self._shows_errors and not expected else None
         if own is not None:  # the author of code from outside Fenchel needs the traceback
             log.error("%s: phase %r failed", self.client, phase, exc_info=(type(error), error, own))
         elif not (isinstance(error, BudgetSpentError) and self._spent):  # as all later uploads fail as well
-            reason = str(error) if expected else described(error, text=self._shows_errors)
+            reason = str(error) if expected else describe_defect(error, text=self._shows_errors)
             log.error("%s: phase %r failed: %s", self.client, phase, reason)
         log.debug("%s: traceback", self.client, exc_info=not expected)
 
     def _stored(self, sequence: int) -> Answer | None:
         if self._last is not None and self._last[0] == sequence:
             return self._last[1]
-        reply = None if self._begun is None else self._begun.journal.reply_to(sequence)
+        reply = None if self._active is None else self._active.journal.reply_to(sequence)
         if reply is None:
             return None
         return Answer(pb.Reply(sequence=sequence, timing=pb.Timing()), Body(encode(reply), shared=False))
@@ -309,13 +309,13 @@ class Session:
         return Answer(pb.Reply(sequence=instruction.sequence, timing=watch.timing()), encoded)
 
     def _ready(self) -> tuple[ClientAlgorithm, Journal]:
-        if self._begun is None:
+        if self._active is None:
             raise LostStateError(
                 f"client {self.client} has no secrets of this run, because none were sealed for it, or its folder "
                 "of this run, below --state, was removed. Restore the folder and start this client again, or "
                 "begin a new run"
             )
-        return self._begun.algorithm, self._begun.journal
+        return self._active.algorithm, self._active.journal
 
     def end(self) -> None:
         """Remove the secrets that were made for the run, once it is complete."""
@@ -325,8 +325,8 @@ class Session:
     def _inspect(self, phase: str, values: Values) -> Values:
         if self._secret_exchange is not None and phase in EXCHANGE:
             reply = self._secret_exchange.answer(phase, values)
-            if self._begun is None and self._secret_exchange.secrets is not None:
-                self._begun = self._begin(self._secret_exchange.secrets)
+            if self._active is None and self._secret_exchange.secrets is not None:
+                self._active = self._begin(self._secret_exchange.secrets)
             return reply
         if phase != EVALUATE:
             raise PayloadError(
@@ -343,7 +343,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _ActiveHalf:
     algorithm: ClientAlgorithm
     journal: Journal
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 
-def described(error: BaseException, *, text: bool = False) -> str:
+def describe_defect(error: BaseException, *, text: bool = False) -> str:
     """Return the types and lines of code of an error and of the errors that caused it.
 
     Parameters
@@ -32,7 +32,7 @@ def described(error: BaseException, *, text: bool = False) -> str:
     return "\n".join(lines)
 
 
-def outside(error: BaseException) -> TracebackType | None:
+def user_frames(error: BaseException) -> TracebackType | None:
     """Return the part of an error's traceback that begins where Fenchel called the user's own code.
 
     The result is ``None`` if Fenchel called no code but libraries.

@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from fenchel.common.crypto.residues.choice import backend_of
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.version import version
 from fenchel.proto import fenchel_pb2 as pb
 
@@ -99,7 +99,7 @@ class Environment:
     def received(cls, message: pb.Environment) -> Environment:
         """Return the environment that a client reports, with values shortened and without control characters."""
         values = {each.name: getattr(message, each.name) for each in fields(cls)}
-        values |= {name: plain(value, _LONGEST) for name, value in values.items() if isinstance(value, str)}
+        values |= {name: sanitize(value, _LONGEST) for name, value in values.items() if isinstance(value, str)}
         return cls(**values)
 
     def message(self) -> pb.Environment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 LONGEST = 2000
 
 
-def plain(text: str, longest: int = LONGEST) -> str:
+def sanitize(text: str, longest: int = LONGEST) -> str:
     """Return a received text in a form that is safe for logs and terminals.
 
     Non-printable characters, such as control characters that move the cursor or begin a new line, become spaces. A text

@@ -26,7 +26,7 @@ class ReplySink(Protocol):
     ----------
     forms
         Declared form of each value of the replies, by name.
-    room
+    reservation
         Memory reservation for the replies.
     values
         Number of values of each reply; ``None``: any number.
@@ -36,7 +36,7 @@ class ReplySink(Protocol):
     """
 
     forms: Mapping[str, Form]
-    room: Reservation
+    reservation: Reservation
     values: int | None
     started_ns: int
     posted_ns: int
@@ -243,12 +243,12 @@ class Call:
         """Convert a stamp of the performance counter to nanoseconds since 1970."""
         return self.queued_unix_ns + stamp_ns - self.queued_ns
 
-    def head(self, reach: int) -> pb.Instruction:
+    def head(self, low_water_mark: int) -> pb.Instruction:
         """Return the head of the message, without its payload.
 
         Parameters
         ----------
-        reach
+        low_water_mark
             Low-water mark of the client. The base of an unconfirmed promise may lie below the mark if checkpoints
             already count the promise. Therefore the smaller of mark and base is sent.
         """
@@ -258,6 +258,6 @@ class Call:
             kind=self.kind,
             sequence=self.sequence,
             base=self.base,
-            reach=min(reach, self.base),
+            low_water_mark=min(low_water_mark, self.base),
             traceparent=self.traceparent,
         )

@@ -20,7 +20,7 @@ from fenchel.fleet.availability import Availability
 from fenchel.fleet.calls import Call, ReplySink
 from fenchel.fleet.metering.clock_offset import Clock
 from fenchel.fleet.metering.limits import Limits
-from fenchel.fleet.metering.socket_bytes import NOTHING, SocketBytes
+from fenchel.fleet.metering.socket_bytes import ZERO, SocketBytes
 from fenchel.fleet.metering.throughput import Throughput
 from fenchel.fleet.metering.unsolicited import UnsolicitedReplyLimiter
 from fenchel.proto import fenchel_pb2 as pb
@@ -88,7 +88,7 @@ class ClientRecord:
         Rate limits of unsolicited replies; ``None`` before the client has joined.
     most_values
         Largest number of values that any request to the client has asked for.
-    carried
+    carried_over
         Socket bytes of the client's connections that are not assigned to an answered call yet.
     """
 
@@ -116,7 +116,7 @@ class ClientRecord:
     throughput_up: Throughput = field(default_factory=Throughput)
     unsolicited: UnsolicitedReplyLimiter | None = None
     most_values: int = 0
-    carried: SocketBytes = NOTHING
+    carried_over: SocketBytes = ZERO
     _left_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class ClientRecord:
 
     def carry(self, socket_bytes: SocketBytes) -> None:
         """Set the socket bytes that are not assigned to an answered call yet."""
-        self.carried = socket_bytes
+        self.carried_over = socket_bytes
 
     def raise_low_water_mark(self, base: int) -> None:
         """Set the low-water mark to the base in the older of the two checkpoints on disk."""

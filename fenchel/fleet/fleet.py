@@ -279,18 +279,18 @@ class Fleet:
         phase, t, participation = question.phase, self.round, self.participation
         terms = participation.phases.get(phase) or PhaseTerms()
         sizes = question.sizes(client for client in question.clients if self.members[client].takes_part)
-        room = self.memory_budget.room(f"round {t}, phase {phase!r}", sizes, collector.buffer_bytes)
+        reservation = self.memory_budget.reserve(f"round {t}, phase {phase!r}", sizes, collector.buffer_bytes)
         request = Request(
             phase=phase,
             t=t,
             collector=collector,
             check=partial(question.check, t),
             deadline=terms.deadline or question.deadline or participation.deadline,
-            room=room,
+            reservation=reservation,
             forms=question.forms,
             values=len(question.returns),
             patience=participation.patience,
-            lacks=self._lacks if question.waits and participation.on_shortage == "wait" else None,
+            on_shortfall=self._on_shortfall if question.waits and participation.on_shortage == "wait" else None,
         )
         trace = self.traced(phase, t)
         sent = set()
@@ -306,7 +306,7 @@ class Fleet:
         self.meanwhile()
         needed, setting = quorum(participation, phase, terms.min_replies, question.min_replies)
         try:
-            with room:
+            with reservation:
                 answered = await request.finish(needed, setting)
         finally:
             self.shortfalls.over(request)
@@ -315,7 +315,7 @@ class Fleet:
         self.check_lost()
         return list(answered)
 
-    def _lacks(self, request: Request, shortfall: Shortfall, tell: bool) -> None:
+    def _on_shortfall(self, request: Request, shortfall: Shortfall, tell: bool) -> None:
         """Record that a request waits for its quorum. Raise ``LostStateError`` if a lost client stops the run."""
         self.check_lost()
         self.shortfalls.note(request, shortfall, log=tell)

@@ -86,14 +86,14 @@ class Reservation:
 
     def __enter__(self) -> Self:
         self._open = True
-        self._memory_budget.rooms.append(self)
+        self._memory_budget.reservations.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
-        self._memory_budget.rooms.remove(self)
+        self._memory_budget.reservations.remove(self)
         for client in [*self._waiting, *self._claims]:
             self._give_back(client)
         self._memory_budget.grant()  # grant in any case: memory reserved for this phase is now free
@@ -197,25 +197,25 @@ class MemoryBudget:
     def __init__(self, limit: int | None = None, largest_message: int = 8 << 30) -> None:
         self.limit = memory_bytes() // 2 if limit is None else limit
         self._largest_message = largest_message
-        self.rooms: list[Reservation] = []
+        self.reservations: list[Reservation] = []
 
     @property
     def held(self) -> int:
         """Bytes of all replies that are in flight."""
-        return sum(room.held for room in self.rooms)
+        return sum(reservation.held for reservation in self.reservations)
 
-    def free_for(self, room: Reservation) -> int:
+    def free_for(self, reservation: Reservation) -> int:
         """Return the bytes that a reservation may claim now."""
-        place = self.rooms.index(room)
-        needed = sum(older.wanted for older in self.rooms[:place])
-        return self.limit - needed - sum(other.held for other in self.rooms[place:])
+        place = self.reservations.index(reservation)
+        needed = sum(older.wanted for older in self.reservations[:place])
+        return self.limit - needed - sum(other.held for other in self.reservations[place:])
 
     def grant(self) -> None:
         """Claim memory for waiting replies that fit, beginning with the replies of the earliest reservation."""
-        for room in self.rooms:
-            room.grant()
+        for reservation in self.reservations:
+            reservation.grant()
 
-    def room(self, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
+    def reserve(self, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
         """Create the memory reservation of a phase.
 
         Parameters

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from fenchel.common.errors import TooFewRepliesError
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.wire.schema import Form
 from fenchel.common.wire.values import Value
 from fenchel.fleet.availability import ALL_PHASES
@@ -27,13 +27,13 @@ def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> No
     """Accept any values. This replaces the check of an ended request, for which no further reply counts."""
 
 
-def take_all_due(collector: Collector, room: Reservation) -> None:
+def take_all_due(collector: Collector, reservation: Reservation) -> None:
     """Let a collector process all replies that are due, and free the memory of each, even if the collector fails."""
     while (client := collector.due) is not None:
         try:
             collector.take_due()
         finally:
-            room.release(client)
+            reservation.release(client)
 
 
 def _now() -> float:
@@ -57,7 +57,7 @@ class Request:
         ``PayloadError`` for a reply that does not match the schema.
     deadline
         Seconds for a reply, as in :class:`fenchel.fleet.request_state.RequestState`.
-    room
+    reservation
         Memory reservation for the replies.
     forms
         Declared form of each value of a reply, by name.
@@ -65,7 +65,7 @@ class Request:
         Number of values in each reply; ``None``: any number.
     patience
         Number of consecutive missed deadlines after which phases no longer wait for a client; ``None``: no limit.
-    lacks
+    on_shortfall
         Function that is called at the deadline if the quorum is missing and still possible, and again after each
         change. Its arguments are the request, its shortfall, and a bool that is true if a warning to the log is due.
         ``None``: the request does not wait beyond the deadline.
@@ -85,11 +85,11 @@ class Request:
         collector: Collector,
         check: Callable[[str, Mapping[str, Value], bool], None],
         deadline: float,
-        room: Reservation,
+        reservation: Reservation,
         forms: Mapping[str, Form] | None = None,
         values: int | None = None,
         patience: int | None = None,
-        lacks: Callable[[Request, Shortfall, bool], None] | None = None,
+        on_shortfall: Callable[[Request, Shortfall, bool], None] | None = None,
     ) -> None:
         self.phase = phase
         self.round = t
@@ -98,13 +98,13 @@ class Request:
         self._diverged = False  # True if a client failed because of a value that is not finite
         self._collector = collector
         self.check = check
-        self.room = room
+        self.reservation = reservation
         self.forms = forms or {}
         self.values = values
         self._patience = patience
-        self._lacks = lacks
+        self._on_shortfall = on_shortfall
         self._asked: dict[str, tuple[ClientRecord, Call]] = {}
-        self._state = RequestState(deadline=deadline, waits=lacks is not None)
+        self._state = RequestState(deadline=deadline, waits=on_shortfall is not None)
         self._error: Exception | None = None  # of the algorithm's functions
         self._awakened = asyncio.Event()
         self.started_ns = time.perf_counter_ns()
@@ -134,7 +134,7 @@ class Request:
         if self.is_open_for(call):
             self._state.arriving(call.client)
             self._wake()
-            await self.room.acquire(call.client, size)
+            await self.reservation.acquire(call.client, size)
         if self.is_open_for(call):
             self._state.admitted(call.client, _now())
             self._wake()
@@ -168,7 +168,7 @@ class Request:
     def _take_all_due(self) -> None:
         """Process the replies that are due. An error must not end the stream of the client that came last."""
         try:
-            take_all_due(self._collector, self.room)
+            take_all_due(self._collector, self.reservation)
         except Exception as error:
             self.abort(error)
 
@@ -183,7 +183,7 @@ class Request:
 
     def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:
         """Log the failure of a client, and stop waiting for it. ``diverged`` marks values that are not finite."""
-        reason = plain(reason)
+        reason = sanitize(reason)
         log.warning(
             "round %d, phase %r: client %s failed: %s (its reply does not count)",
             self.round,
@@ -209,7 +209,7 @@ class Request:
         member, call = self._asked[client]
         member.resolve(call)
         self._collector.skip(client)
-        self.room.release(client)
+        self.reservation.release(client)
         if self._error is None:
             self._take_all_due()
 
@@ -243,10 +243,10 @@ class Request:
         self.posted_ns = time.perf_counter_ns()
         while self._error is None:
             now = _now()
-            decision = state.decide(now, holds_back=self.room.holds_back)
+            decision = state.decide(now, holds_back=self.reservation.holds_back)
             self._carry_out(decision)
-            if decision.is_short and self._lacks is not None:
-                self._lacks(self, self._shortfall(asked, setting, state.seconds(now)), decision.tell)
+            if decision.is_short and self._on_shortfall is not None:
+                self._on_shortfall(self, self._shortfall(asked, setting, state.seconds(now)), decision.tell)
             if state.awaited is Awaited.NOTHING:
                 break
             self._awakened.clear()
@@ -257,7 +257,7 @@ class Request:
         if self._error is not None:
             for client in sorted(state.waiting):
                 state.failed(client)
-                self._leave(client)
+                self._stop_waiting(client)
             self._let_go()
             raise self._error
         self._let_go()
@@ -274,7 +274,7 @@ class Request:
     def _carry_out(self, decision: Decision) -> None:
         """Close the calls of a decision's clients, log late and kept-out clients, and record missed deadlines."""
         for client in decision.suspected:
-            self._leave(client)
+            self._stop_waiting(client)
         for client in decision.late:
             log.warning(
                 "round %d, phase %r: client %s did not answer within %g s; a later reply does not count",
@@ -283,7 +283,7 @@ class Request:
                 client,
                 self._state.deadline,
             )
-            self._leave(client)
+            self._stop_waiting(client)
             self._record_miss(client)
         for client in decision.kept_out:
             log.warning(
@@ -295,9 +295,9 @@ class Request:
                 self._state.deadline,
             )
             self._asked[client][1].mark_kept_out()
-            self._leave(client)
+            self._stop_waiting(client)
 
-    def _leave(self, client: str) -> None:
+    def _stop_waiting(self, client: str) -> None:
         """Close the call of a client, and keep it as overdue, so that a later reply is recognised."""
         member, call = self._asked[client]
         member.overdue[call.sequence] = call
@@ -348,7 +348,7 @@ class Request:
                     "values that are not finite suggest that the run has diverged, so begin a new one with a smaller "
                     "step_size"
                 )
-        elif self._lacks is not None and failures:
+        elif self._on_shortfall is not None and failures:
             problem = (
                 f"{answered} of {asked} clients answered, and {len(failures)} of the others are lost or have spent "
                 "their budgets"

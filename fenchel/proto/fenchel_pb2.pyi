@@ -516,7 +516,7 @@ class Instruction(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
-    REACH_FIELD_NUMBER: _builtins.int
+    LOW_WATER_MARK_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
@@ -527,7 +527,7 @@ class Instruction(_message.Message):
     """unique and increasing per client"""
     base: _builtins.int
     """last instruction of this client whose effect counts; 0: none"""
-    reach: _builtins.int
+    low_water_mark: _builtins.int
     """snapshots before this instruction are no longer needed"""
     resume: _builtins.int
     """bytes of the body that the client has already"""
@@ -548,14 +548,14 @@ class Instruction(_message.Message):
         kind: Global___Kind.ValueType = ...,
         sequence: _builtins.int = ...,
         base: _builtins.int = ...,
-        reach: _builtins.int = ...,
+        low_water_mark: _builtins.int = ...,
         resume: _builtins.int = ...,
         traceparent: _builtins.str = ...,
         padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "kind", b"kind", "padding", b"padding", "payload", b"payload", "phase", b"phase", "reach", b"reach", "resume", b"resume", "round", b"round", "sequence", b"sequence", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "kind", b"kind", "low_water_mark", b"low_water_mark", "padding", b"padding", "payload", b"payload", "phase", b"phase", "resume", b"resume", "round", b"round", "sequence", b"sequence", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

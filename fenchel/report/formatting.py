@@ -14,7 +14,7 @@ from fenchel.report import figure_names
 UNKNOWN = "–"
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """Return text from a run with a visible replacement for non-printable characters, such as terminal escapes."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 

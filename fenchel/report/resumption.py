@@ -25,7 +25,7 @@ _NEEDED = (
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadyState:
     """Tables of a run without the time of reconnection after restarts of the server.
 
     Attributes
@@ -51,14 +51,14 @@ class Steady:
         return float(self.rounds.sum() + self.evaluations.sum())
 
 
-def steady(metrics: pa.Table, calls: pa.Table) -> Steady:
+def steady(metrics: pa.Table, calls: pa.Table) -> SteadyState:
     """Return the tables of a run without the time of reconnection after restarts of the server.
 
     For a run that was never resumed these are the tables themselves.
     """
     away, nothing = away_of(calls), np.zeros(metrics.num_rows)
     if not away.any():
-        return Steady(metrics, calls, away, nothing, nothing)
+        return SteadyState(metrics, calls, away, nothing, nothing)
     taken: Mapping[str, Floats] = {"ask": nothing, "inspect": nothing.copy()}
     idle, cut = np.zeros(metrics.num_rows), np.zeros(calls.num_rows)
     numbers = column(calls, "round")
@@ -78,7 +78,7 @@ def steady(metrics: pa.Table, calls: pa.Table) -> Steady:
     idle = np.minimum(idle, np.nan_to_num(column(metrics, "idle_s")))
     less = {"seconds": rounds, "away_s": rounds, "evaluation_s": evaluations, "idle_s": idle}
     earlier = {"away_s": away, "total_s": away, "arrived_s": away, "replied_s": away, "waiting_s": cut}
-    return Steady(
+    return SteadyState(
         metrics=_without(metrics, less | {"started_unix": -rounds}),
         calls=_without(calls, earlier | {"queued_unix": -away}),
         away=away,

@@ -30,7 +30,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report import columns, figure_names
 from fenchel.report.files import read_summary, read_text, values_of
 from fenchel.report.formatting import bounded_text, count_text
-from fenchel.report.resumption import Steady, steady
+from fenchel.report.resumption import SteadyState, steady
 from fenchel.report.sparkline import sparkline
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Run:
         return _table(self._folder.clients, ("client",))
 
     @cached_property
-    def steady(self) -> Steady:
+    def steady(self) -> SteadyState:
         """Tables of rounds and instructions without the time that clients needed to reconnect to a restarted server."""
         return steady(self.metrics_table, self.calls_table)
 

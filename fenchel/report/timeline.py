@@ -43,7 +43,7 @@ class Instruction:
     client
         Client id.
     queued
-        Time of queueing in seconds, with the origin of :class:`Stretch`.
+        Time of queueing in seconds, with the origin of :class:`Segment`.
     down, up
         Bytes of the frames of both messages; 0 for a reply that never came.
     away
@@ -89,8 +89,8 @@ class Step:
     instructions
         Instructions in the order of queueing.
     ended
-        Time at which the server continued, in seconds, with the origin of :class:`Stretch`. For a ``tell``, the time at
-        which all instructions were queued.
+        Time at which the server continued, in seconds, with the origin of :class:`Segment`. For a ``tell``, the time
+        at which all instructions were queued.
     rest
         Seconds from the last reply until ``ended``.
     overdue
@@ -132,7 +132,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Segment:
     """Part of a run: a round, its evaluation, or the setup.
 
     Attributes
@@ -165,16 +165,16 @@ class Timeline:
     """
 
     run: Run
-    setup: Stretch
-    rounds: tuple[Stretch, ...]
-    evaluations: tuple[Stretch, ...]
+    setup: Segment
+    rounds: tuple[Segment, ...]
+    evaluations: tuple[Segment, ...]
     overdue: int
 
     @property
     def largest_message(self) -> float:
         """Size in bytes of the largest instruction or reply in rounds and evaluations."""
-        stretches = (*self.rounds, *self.evaluations)
-        each = (one for stretch in stretches for step in stretch.steps for one in step.instructions)
+        segments = (*self.rounds, *self.evaluations)
+        each = (one for segment in segments for step in segment.steps for one in step.instructions)
         return max((max(one.down, one.up) for one in each), default=0.0)
 
     @classmethod
@@ -211,18 +211,18 @@ class Timeline:
         for t, step in steps:
             of_round.setdefault((t, step.kind == "inspect"), []).append(step)
 
-        def stretches(starts: Floats, stops: Floats, is_evaluation: bool) -> tuple[Stretch, ...]:
+        def segments(starts: Floats, stops: Floats, is_evaluation: bool) -> tuple[Segment, ...]:
             return tuple(
-                Stretch(float(start), float(stop), tuple(of_round.get((t, is_evaluation), ())))
+                Segment(float(start), float(stop), tuple(of_round.get((t, is_evaluation), ())))
                 for t, start, stop in zip(numbers, starts, stops, strict=True)
             )
 
         before = [step for t, step in steps if t < numbers[0]]
         return cls(
             run=run,
-            setup=Stretch(before[0].started if before else float(started[0]), float(started[0]), tuple(before)),
-            rounds=stretches(started, ended, is_evaluation=False),
-            evaluations=stretches(ended, judged, is_evaluation=True),
+            setup=Segment(before[0].started if before else float(started[0]), float(started[0]), tuple(before)),
+            rounds=segments(started, ended, is_evaluation=False),
+            evaluations=segments(ended, judged, is_evaluation=True),
             overdue=sum(not each.answered for _, step in steps if step.is_awaited for each in step.instructions),
         )
 

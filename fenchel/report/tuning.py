@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fenchel.common.errors import DivergedError, SettingsError
 from fenchel.report import columns
-from fenchel.report.formatting import bytes_text, count_text, figure_text, plain, seconds_text
+from fenchel.report.formatting import bytes_text, count_text, figure_text, printable, seconds_text
 from fenchel.report.grey_relational import choose
 from fenchel.report.render.canvas import LOGARITHMIC, SOFT, canvas, label_logarithmic
 from fenchel.report.render.terminal import setting_text
@@ -137,9 +137,9 @@ def show(result: SearchResult, console: Console) -> None:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     shown.add_column("trial", justify="right", no_wrap=True)
     for key in result.parameters:
-        shown.add_column(Text(plain(key.rpartition(".")[2]), style="cyan"), justify="right", overflow="fold")
+        shown.add_column(Text(printable(key.rpartition(".")[2]), style="cyan"), justify="right", overflow="fold")
     for name in result.objectives:
-        shown.add_column(plain(name), justify="right", no_wrap=True)
+        shown.add_column(printable(name), justify="right", no_wrap=True)
     sign = 1 if next(iter(result.objectives.values())) == "minimize" else -1
     completed = [trial for trial in result.trials if trial.state.name == "COMPLETE"]
     for trial in sorted(completed, key=lambda trial: (trial.number not in result.front, sign * trial.values[0])):
@@ -155,13 +155,13 @@ def show(result: SearchResult, console: Console) -> None:
     for trial in result.trials:
         if trial not in completed:
             drawn = ", ".join(f"{key} {_text(value)}" for key, value in trial.params.items())
-            reason = plain(trial.user_attrs.get("reason", ""))
-            text = f"trial {trial.number} {trial.state.name.lower()}: {reason} ({plain(drawn)})"
+            reason = printable(trial.user_attrs.get("reason", ""))
+            text = f"trial {trial.number} {trial.state.name.lower()}: {reason} ({printable(drawn)})"
             console.print(Text(text, style="red" if trial.state.name == "FAIL" else ""), soft_wrap=True)
 
 
 def _text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else plain(setting_text(value))
+    return f"{value:.3g}" if isinstance(value, float) else printable(setting_text(value))
 
 
 def draw(result: SearchResult, path: Path) -> Path:

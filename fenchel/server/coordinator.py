@@ -14,7 +14,7 @@ from functools import partial
 
 from fenchel.algorithms.registry import server_half
 from fenchel.common.crypto.public_key import PublicKey
-from fenchel.common.defects import outside
+from fenchel.common.defects import user_frames
 from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError, TooManyFilesError
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.settings.run import RunSettings
@@ -28,6 +28,7 @@ from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.checkpointer import until_written
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
 from fenchel.server.membership.admission import Admission
@@ -36,8 +37,7 @@ from fenchel.server.membership.secret_exchange import share_secrets
 from fenchel.server.preflight import build_half, check_run, no_samples, open_data
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.rounds import Rounds
-from fenchel.server.saving import until_written
-from fenchel.server.telemetry.deferred_note import DeferredNote
+from fenchel.server.telemetry.deferred_writer import DeferredWriter
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.server.telemetry.observer import Observer, Observers
 from fenchel.server.telemetry.recorder import Recorder
@@ -132,7 +132,7 @@ class Coordinator:
         )
 
     def require_key(self, key: PublicKey) -> None:
-        """Require all clients to use a public key. Call this before :meth:`conduct`.
+        """Require all clients to use a public key. Call this before :meth:`run`.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Coordinator:
         self._public_key = key
 
     def stop_because_of(self, error: Exception, clients: Iterable[str] = ()) -> None:
-        """Record the reason for which the caller is about to cancel :meth:`conduct`.
+        """Record the reason for which the caller is about to cancel :meth:`run`.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Coordinator:
         self._cause = self._cause or error
         self.admission.expect_no_return(clients)
 
-    async def conduct(self, check_certificate: Callable[[bytes], None] = lambda certificate: None) -> Summary:
+    async def run(self, check_certificate: Callable[[bytes], None] = lambda certificate: None) -> Summary:
         """Conduct the run, queue the farewells to its clients, and write and return its summary.
 
         Parameters
@@ -205,7 +205,7 @@ class Coordinator:
             raise
         except Exception as error:
             # The command itself prints the traceback of a defect in an algorithm from outside Fenchel.
-            level = logging.ERROR if outside(error) is None else logging.INFO
+            level = logging.ERROR if user_frames(error) is None else logging.INFO
             log.log(level, "a defect, of Fenchel or of the algorithm", exc_info=True)
             raise
         finally:
@@ -236,7 +236,7 @@ class Coordinator:
         """Build the rounds with server half, fleet and evaluator, in the initial state or that of the checkpoint."""
         settings = self.settings
         shape = self.admission.data.shape()
-        note = DeferredNote()
+        writer = DeferredWriter()
         fleet = Fleet(
             members=self.admission.members,
             seed=settings.seed,
@@ -244,7 +244,7 @@ class Coordinator:
             network=settings.network,
             memory_budget=MemoryBudget(settings.network.in_flight_bytes, settings.network.max_message_bytes),
             traced=self._observer.trace_context,
-            meanwhile=note.soon,
+            meanwhile=writer.schedule,
             round=0 if self._resume is None else self._resume.round,
         )
         objective = build_objective(settings.objective, no_samples(*shape))
@@ -290,9 +290,9 @@ class Coordinator:
             evaluator=evaluator,
             recorder=recorder,
             preparation=self.admission.data.preparation(),
-            note=note,
+            writer=writer,
             done=done,
-            admission=self.admission.take_in,
+            admission=self.admission.admit_late_joiners,
             disclosures=self.disclosures,
             begins=self._environments.begins,
             observer=self._observer,

@@ -28,11 +28,11 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.fleet.calls import Call
 from fenchel.fleet.fleet import Fleet
 from fenchel.fleet.metering.throttled_log import ThrottledLog
+from fenchel.server.checkpointer import Checkpointer, until_written
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
 from fenchel.server.privacy_budget import PrivacyBudget
-from fenchel.server.saving import Saving, until_written
-from fenchel.server.telemetry.deferred_note import DeferredNote
+from fenchel.server.telemetry.deferred_writer import DeferredWriter
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.server.telemetry.observer import Observers
 from fenchel.server.telemetry.recorder import Ended, Recorder
@@ -50,7 +50,7 @@ class Rounds:
     ----------
     preparation
         Preparation of samples, saved with the model.
-    note
+    writer
         Deferred record of the last round, written while clients work on the next.
     done
         Number of the last completed round.
@@ -68,7 +68,7 @@ class Rounds:
         Reason if the run ended as completed before its last round, otherwise empty.
     figures
         Figures of the last evaluation; at the end also the algorithm's own.
-    saving
+    checkpointer
         Writer of checkpoints.
     """
 
@@ -79,7 +79,7 @@ class Rounds:
     evaluator: Evaluator
     recorder: Recorder
     preparation: Preparation
-    note: DeferredNote
+    writer: DeferredWriter
     done: int
     admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
     disclosures: DisclosureRecord
@@ -91,11 +91,11 @@ class Rounds:
     epoch: InitVar[int] = 0
     ended: str = ""
     figures: dict[str, float] = field(default_factory=dict)
-    saving: Saving = field(init=False)
+    checkpointer: Checkpointer = field(init=False)
     _evaluated: int = -1  # number of the last evaluated round
 
     def __post_init__(self, epoch: int) -> None:
-        self.saving = Saving(
+        self.checkpointer = Checkpointer(
             settings=self.settings,
             folder=self.folder,
             members=self.fleet.members,
@@ -114,7 +114,7 @@ class Rounds:
             True for a new run, whose algorithm is started first. False for a resumed one.
         """
         going = asyncio.create_task(self._go(fresh))
-        watching = asyncio.create_task(self.fleet.shortfalls.watch(self.observer.waiting, self.saving.secure))
+        watching = asyncio.create_task(self.fleet.shortfalls.watch(self.observer.waiting, self.checkpointer.flush))
         try:
             # An observer ends the run by an error also while the rounds only wait.
             await asyncio.wait((going, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +140,7 @@ class Rounds:
                 log.log(level, "the run ends after round %d: %s", self.done, self.ended)
                 break
             await self._round(t)
-        if self.saving.saved != self.done:
+        if self.checkpointer.saved != self.done:
             await self._save(wait=True)
         await self._finish()  # write no checkpoint after this step, so that a resumed run repeats it
         await self._write_model(self.folder.model, "the final model")
@@ -163,7 +163,7 @@ class Rounds:
         if await self.admission(fleet, self.algorithm):
             await self._enrol()
             await self._save(wait=True)  # a resumed server needs the admitted clients in the checkpoint
-        elif self.saving.covered < self.done and fleet.is_short and self.saving.may_save:
+        elif self.checkpointer.last_saved_or_kept < self.done and fleet.is_short and self.checkpointer.may_save:
             await self._save(wait=True)
         started = time.perf_counter()
         with fleet.in_round(t) as calls:
@@ -179,17 +179,17 @@ class Rounds:
         found = {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | costs
         each = self.algorithm.client_metrics() if self.recorder.client_figures else {}
         ended = self.recorder.ended(started, seconds, evaluation_seconds)
-        self.note.defer(partial(self._note, t, started, ended, calls, connected, found, each))
+        self.writer.defer(partial(self._note, t, started, ended, calls, connected, found, each))
         keep = self.settings.keep_models
         if keep is not None and t % keep.every == 0 and self.algorithm.model_is_known:
             self.folder.models.mkdir(exist_ok=True)
             await self._write_model(self.folder.model_of(t), f"the model after round {t}")
         self.done = t
-        self.saving.check()
+        self.checkpointer.check()
         if t % self.settings.checkpoint.every == 0:
             await self._save(wait=False)
-        if self.saving.covered < t:
-            self.saving.keep(t, self.algorithm.state)
+        if self.checkpointer.last_saved_or_kept < t:
+            self.checkpointer.snapshot(t, self.algorithm.state)
 
     async def _train(self, t: int) -> None:
         """Run one round of the algorithm, and log the number of clients that have used up their privacy budgets."""
@@ -250,14 +250,14 @@ class Rounds:
             if is_model and (evaluated is None or evaluated != await asyncio.to_thread(_digest, model)):
                 self.figures = await self.evaluator.evaluate(model)
         self.figures = self.figures | algorithm.metrics()
-        self.note.settle()
+        self.writer.flush()
         self.recorder.calls(calls)
 
     async def _save(self, *, wait: bool, again: bool = False) -> None:
-        await self.saving.save(self.done, self.algorithm.state, wait=wait, again=again)
+        await self.checkpointer.save(self.done, self.algorithm.state, wait=wait, again=again)
 
     def _write_tables(self) -> None:
-        self.note.settle()
+        self.writer.flush()
         self.recorder.flush()
         self.disclosures.save()
 
@@ -269,9 +269,9 @@ class Rounds:
         completed
             True to convert the tables to Parquet files, False to leave them for a resumed run.
         """
-        await self.saving.close()
+        await self.checkpointer.close()
         try:
-            self.note.settle()
+            self.writer.flush()
         except Exception as error:
             log.error("the last round could not be recorded completely: %s", error)
         if completed:

@@ -96,7 +96,7 @@ class Federation:
         with pytest.MonkeyPatch.context() as patch, threadpool_limits(1):
             patch.setattr("fenchel.server.coordinator.server_half", lambda name: watched)
             coordinator = Coordinator(self.settings, self.folder, resume=resume)
-            conducting = asyncio.create_task(coordinator.conduct())
+            conducting = asyncio.create_task(coordinator.run())
             clients += [asyncio.create_task(self._client(coordinator, name)) for name in sorted(self._here)]
             dying = asyncio.create_task(death.wait())
             await asyncio.wait([conducting, dying], return_when=asyncio.FIRST_COMPLETED)

@@ -36,7 +36,7 @@ from tests.algorithms.latecomers import federation
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 from tests.messages import raises
 from tests.payload_sizes import payload_bits
-from tests.rooms import InRoom, roomy
+from tests.reservations import InRoom, roomy
 from tests.slow import rest_slow
 
 LAST = len(COHORTS)

@@ -274,7 +274,7 @@ def test_a_client_that_misses_rounds_returns_and_the_run_still_converges(
 def test_a_server_that_comes_back_still_owes_the_steps_that_a_client_missed(
     secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fenchel.server.saving._SAVING_SHARE", 1.0)  # a checkpoint after each round
+    monkeypatch.setattr("fenchel.server.checkpointer._SAVING_SHARE", 1.0)  # a checkpoint after each round
     settings = settings_of("line search", rounds=20)
     folder = RunFolder.create(tmp_path, "both")
     moment = Moment("propose", 3)

@@ -98,7 +98,7 @@ from fenchel.deploy.cli.energy import _devices as read_devices
 from fenchel.deploy.invitations.invitation import Invitation
 from fenchel.deploy.invitations.signing import requested_key
 from fenchel.deploy.launch.bundle import ReceivedBundle
-from fenchel.deploy.monitoring.exporters import Exporters, watching
+from fenchel.deploy.monitoring.exporters import MonitoringOptions, watching
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.metering.limits import Limits
@@ -112,7 +112,7 @@ from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows
 from fenchel.report.run import Run
 from fenchel.server import checkpoint
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.disclosure.exporters import Exporter
+from fenchel.server.disclosure.exporters import ExporterEntry
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.membership.registration import Registration
 from fenchel.server.stream.client_stream import ClientStream
@@ -121,7 +121,7 @@ from fenchel.server.transport.service import Service
 from tests.hostile.mutation import BOMB, damaged, disturbed, rearranged
 from tests.hostile.named_sets import named_sets, several
 from tests.hostile.parser import Parser, void
-from tests.rooms import roomy
+from tests.reservations import roomy
 
 LIMIT = 1 << 16
 """The largest message that the targets accept."""
@@ -449,7 +449,9 @@ class _Gate:
         def judge(client: str, values: Values, finite: bool) -> None:
             check(values, ASKED, client=client, finite=finite)
 
-        exchange = Request(phase="train", t=1, collector=GatherCollector(), check=judge, deadline=60.0, room=roomy())
+        exchange = Request(
+            phase="train", t=1, collector=GatherCollector(), check=judge, deadline=60.0, reservation=roomy()
+        )
         call = member.post("train", 1, pb.ASK, Body(encode({"model": np.zeros(4)})), exchange)
         exchange.expect(member, call)
 
@@ -500,7 +502,7 @@ class _Page:
         run.settings.write_text(settings.to_yaml())
         said: list[str] = []
         loopback = Address("127.0.0.1", 0)
-        exporters = Exporters(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
+        exporters = MonitoringOptions(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
         self._open = watching(run, settings, exporters, said.append, said.append)
         self._open.__enter__()
         # Until this process ends, and not when it has ended: closing waits for threads, which stop then.
@@ -1025,7 +1027,7 @@ def _folders(folder: Path) -> Iterator[Parser]:
     account = DisclosureRecord(run.disclosures, run.id)
     account.opened("a", ["client"])
     account.head("up", pb.Hello(snapshots=[1]))
-    account.shown(Exporter("metrics", "http://127.0.0.1:1/metrics"))
+    account.shown(ExporterEntry("metrics", "http://127.0.0.1:1/metrics"))
     answer = pb.Reply(sequence=1, payload=encode({"model": np.ones(3)}).descriptor)
     account.received("a", answer, outline(answer.payload, LIMIT), None)
     account.save()

@@ -53,7 +53,7 @@ class Hoarder(Impostor):
                 await context.write(next(frames(pb.Farewell(completed=True))))
                 return
             asked = pb.Instruction(
-                phase="train", round=sequence, kind=pb.ASK, sequence=sequence, base=sequence - 1, reach=0
+                phase="train", round=sequence, kind=pb.ASK, sequence=sequence, base=sequence - 1, low_water_mark=0
             )
             for frame in frames(asked, MODEL):
                 await context.write(frame)

@@ -338,17 +338,17 @@ def test_holders_with_other_labels_are_refused_with_the_number_of_contradictions
 def test_so_many_pseudonyms_are_taken_as_a_client_described(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rooms: dict[str, Mapping[str, Size]] = {}
-    honest = MemoryBudget.room
+    found: dict[str, Mapping[str, Size]] = {}
+    honest = MemoryBudget.reserve
 
-    def room(self: MemoryBudget, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
-        rooms[phase] = sizes
+    def reserve(self: MemoryBudget, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
+        found[phase] = sizes
         return honest(self, phase, sizes, buffer)
 
-    monkeypatch.setattr(MemoryBudget, "room", room)
+    monkeypatch.setattr(MemoryBudget, "reserve", reserve)
     settings = hybrid_settings(1)
     laboratory.run(settings)
-    (introduced,) = (sizes for phase, sizes in rooms.items() if "introduce" in phase)
+    (introduced,) = (sizes for phase, sizes in found.items() if "introduce" in phase)
     for client, shard in shards_of(settings).items():
         most = introduced[client].most
         assert most is not None

@@ -267,7 +267,7 @@ def test_what_nobody_asked_for_is_dropped(besieged: Callable[..., Siege]) -> Non
 async def gathered(make_settings: MakeSettings, tmp_path: Path) -> AsyncIterator[Coordinator]:
     """A run whose clients have joined."""
     coordinator = Coordinator(make_settings(), RunFolder.create(tmp_path, "gathered"))
-    conducting = asyncio.create_task(coordinator.conduct())
+    conducting = asyncio.create_task(coordinator.run())
     joins = [pb.JoinRequest(protocol=PROTOCOL, client=f"client-{i}", instance=b"i") for i in range(3)]
     await asyncio.gather(*(coordinator.admission.join(request) for request in joins))
     while not coordinator.admission.members:

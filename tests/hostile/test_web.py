@@ -21,7 +21,7 @@ from fenchel.common.settings.run import load
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring import web
-from fenchel.deploy.monitoring.exporters import Exporters, watching
+from fenchel.deploy.monitoring.exporters import MonitoringOptions, watching
 from tests.hostile.memory import resident
 
 SECRET = b"wombat-4711"
@@ -105,7 +105,7 @@ def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         (run.path / name).write_bytes(SECRET)
     said: list[str] = []
     loopback = Address("127.0.0.1", 0)
-    exporters = Exporters(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
+    exporters = MonitoringOptions(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
     with watching(run, SETTINGS, exporters, said.append, pytest.fail):
         urls = {words[:11].strip(): words.split()[-1] for words in said}
         path = "fleet" if request.param == "dashboard" else ""

@@ -26,7 +26,7 @@ _MAX_DIMENSIONS = 32
 _CODES: Mapping[np.dtype[Any], pb.DType.ValueType] = {dtype: code for code, dtype in DTYPES.items()}
 
 
-class Description(NamedTuple):
+class ValueInfo(NamedTuple):
     """Summary of one value's descriptor, for the disclosure record.
 
     Attributes
@@ -55,7 +55,7 @@ class Description(NamedTuple):
     additions: int | None = None
 
 
-class OutlinePart(NamedTuple):
+class ValueLayout(NamedTuple):
     """One value of a payload, as its descriptor announces it.
 
     Attributes
@@ -88,7 +88,7 @@ class OutlinePart(NamedTuple):
         return value
 
     @property
-    def description(self) -> Description:
+    def description(self) -> ValueInfo:
         """Summary of the descriptor: all that the message shows without its body."""
         return self.codec.describe(self)
 
@@ -122,20 +122,20 @@ class Codec(ABC):
         """Fill a value's descriptor and return the pieces of the body, which refer to the value's own memory."""
 
     @abstractmethod
-    def part(self, item: pb.Array) -> OutlinePart:
+    def part(self, item: pb.Array) -> ValueLayout:
         """Return the outline of the value that a descriptor announces, without allocating memory for the value.
 
         Raise ``PayloadError`` if the descriptor is invalid.
         """
 
     @abstractmethod
-    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Any:
+    def decode(self, part: ValueLayout, pieces: Sequence[memoryview]) -> Any:
         """Return the value in the pieces of a body."""
 
-    def describe(self, part: OutlinePart) -> Description:
+    def describe(self, part: ValueLayout) -> ValueInfo:
         """Return a summary of the descriptor."""
         dtype = "" if part.dtype is None else part.dtype.name
-        return Description(part.item.name, self.kind, dtype, part.shape, sum(part.lengths))
+        return ValueInfo(part.item.name, self.kind, dtype, part.shape, sum(part.lengths))
 
     @abstractmethod
     def detached(self, value: Any) -> Any:
@@ -174,7 +174,7 @@ class _Dense(ArrayCodec):
         item.dense.shape.extend(value.shape)
         return (_bytes_of(value),)
 
-    def part(self, item: pb.Array) -> OutlinePart:
+    def part(self, item: pb.Array) -> ValueLayout:
         dense = item.dense
         dtype, shape = _dtype(dense.dtype), tuple(dense.shape)
         if len(shape) > _MAX_DIMENSIONS:
@@ -183,9 +183,9 @@ class _Dense(ArrayCodec):
         # NumPy rejects a shape whose non-zero dimensions multiply to more than its limit, even if the array is empty.
         if (length or math.prod(side or 1 for side in shape) * dtype.itemsize) > LARGEST:
             raise PayloadError(f"the array has the shape {shape}, which is impossible")
-        return OutlinePart(item, self, dtype, shape, (length,))
+        return ValueLayout(item, self, dtype, shape, (length,))
 
-    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
+    def decode(self, part: ValueLayout, pieces: Sequence[memoryview]) -> Array:
         return _numbers(part, pieces).reshape(part.shape)
 
     def detached(self, value: Array) -> Array:
@@ -230,7 +230,7 @@ class _Sparse(ArrayCodec):
         )
         return packed, _bytes_of(value.values)
 
-    def part(self, item: pb.Array) -> OutlinePart:
+    def part(self, item: pb.Array) -> ValueLayout:
         sparse = item.sparse
         index_sets.check_index_bytes(sparse.encoding, sparse.index_bytes, sparse.count, sparse.size)
         if sparse.size > LARGEST:
@@ -240,14 +240,14 @@ class _Sparse(ArrayCodec):
         dtype = _dtype(sparse.dtype)
         lengths = sparse.index_bytes, sparse.count * dtype.itemsize
         drawn = sparse.size if sparse.encoding == pb.SEEDED else 0
-        return OutlinePart(item, self, dtype, (sparse.size,), lengths, drawn)
+        return ValueLayout(item, self, dtype, (sparse.size,), lengths, drawn)
 
-    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> SparseVector:
+    def decode(self, part: ValueLayout, pieces: Sequence[memoryview]) -> SparseVector:
         sparse, values = part.item.sparse, _numbers(part, pieces)
         indices = index_sets.unpack(sparse.encoding, pieces[0], sparse.count, sparse.size, sparse.seed)
         return SparseVector(indices, values, sparse.size, sparse.seed if sparse.encoding == pb.SEEDED else None)
 
-    def describe(self, part: OutlinePart) -> Description:
+    def describe(self, part: ValueLayout) -> ValueInfo:
         return super().describe(part)._replace(entries=part.item.sparse.count)
 
     def detached(self, value: SparseVector) -> SparseVector:
@@ -296,14 +296,14 @@ class _Ciphertexts(Codec):
         value.check()
         return value
 
-    def part(self, item: pb.Array) -> OutlinePart:
+    def part(self, item: pb.Array) -> ValueLayout:
         announced = self._announced(item)
-        return OutlinePart(item, self, shape=(announced.count,), lengths=(announced.size,))
+        return ValueLayout(item, self, shape=(announced.count,), lengths=(announced.size,))
 
-    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Ciphertexts:
+    def decode(self, part: ValueLayout, pieces: Sequence[memoryview]) -> Ciphertexts:
         return self._announced(part.item, pieces[0])
 
-    def describe(self, part: OutlinePart) -> Description:
+    def describe(self, part: ValueLayout) -> ValueInfo:
         sent = part.item.ciphertexts
         return super().describe(part)._replace(key=sent.key_id.hex(), additions=sent.additions)
 
@@ -334,16 +334,16 @@ class _Scalar(Codec):
                 item.scalar.text = value
         return ()
 
-    def part(self, item: pb.Array) -> OutlinePart:
+    def part(self, item: pb.Array) -> ValueLayout:
         if item.scalar.WhichOneof("value") is None:
             raise PayloadError(_UNKNOWN)
-        return OutlinePart(item, self)
+        return ValueLayout(item, self)
 
-    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Scalar:
+    def decode(self, part: ValueLayout, pieces: Sequence[memoryview]) -> Scalar:
         scalar: Scalar = getattr(part.item.scalar, part.item.scalar.WhichOneof("value") or "")
         return scalar
 
-    def describe(self, part: OutlinePart) -> Description:
+    def describe(self, part: ValueLayout) -> ValueInfo:
         return super().describe(part)._replace(dtype=part.item.scalar.WhichOneof("value") or "")
 
     def detached(self, value: Scalar | np.generic) -> Scalar | np.generic:
@@ -392,7 +392,7 @@ def encode_value(item: pb.Array, value: object) -> tuple[Buffer, ...]:
         raise error.at(array=item.name) from None
 
 
-def part_of(item: pb.Array) -> OutlinePart:
+def part_of(item: pb.Array) -> ValueLayout:
     """Return the outline of one value; raise ``PayloadError`` if its descriptor is invalid."""
     try:
         codec = CODECS.get(item.WhichOneof("content") or "")
@@ -427,7 +427,7 @@ def _bytes_of(array: Array) -> Buffer:
     return contiguous.reshape(-1).view(np.uint8).data
 
 
-def _numbers(part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
+def _numbers(part: ValueLayout, pieces: Sequence[memoryview]) -> Array:
     """Return the last piece as numbers; reject booleans other than 0 and 1, with which NumPy computes wrong results."""
     assert part.dtype is not None
     numbers = np.frombuffer(pieces[-1], part.dtype) if len(pieces[-1]) else np.empty(0, part.dtype)

@@ -13,7 +13,7 @@ import numpy as np
 from fenchel.common.crypto.ciphertexts import Buffer
 from fenchel.common.errors import PayloadError
 from fenchel.common.wire import index_sets
-from fenchel.common.wire.codecs import OutlinePart, part_of
+from fenchel.common.wire.codecs import ValueLayout, part_of
 from fenchel.common.wire.values import Value, aligned
 from fenchel.proto import fenchel_pb2 as pb
 
@@ -40,7 +40,7 @@ class Outline(NamedTuple):
         Bytes of the body.
     """
 
-    parts: tuple[OutlinePart, ...]
+    parts: tuple[ValueLayout, ...]
     size: int
 
     def float_spans(self) -> list[FloatSpan]:

@@ -20,7 +20,7 @@ from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import check_received
 from fenchel.common.errors import NotFiniteError, PayloadError, Place
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.wire.codecs import ARRAY_TYPES, ArrayCodec, codec_of, entries_of, noun_of
 from fenchel.common.wire.values import Value, Values, aligned
 
@@ -369,4 +369,4 @@ def _digits(number: float) -> str:
 
 def _names(values: Values) -> str:
     """Return the sender's names for an error message, shortened and without control characters."""
-    return plain(str(sorted(plain(name, _NAME) for name in values)), _NAMES)
+    return sanitize(str(sorted(sanitize(name, _NAME) for name in values)), _NAMES)

@@ -15,9 +15,9 @@ import typer
 from rich.console import Console
 
 from fenchel.common.data.limits import ORDINARY, DataLimits
-from fenchel.common.defects import described
+from fenchel.common.defects import describe_defect
 from fenchel.common.errors import CredentialError, FenchelError, SettingsError
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.deploy.certificates.keys import SECRETS_VARIABLE
 from fenchel.deploy.cli import options
 from fenchel.deploy.cli.conduct import check_credentials, interruptible
@@ -234,7 +234,7 @@ def client(
     def report(event: str) -> None:
         if event not in last:  # a waiting client repeats the same event
             last[:] = [*last[-50:], event]
-            say(plain(event), console)
+            say(sanitize(event), console)
 
     on_event = (lambda _: None) if quiet else report
 
@@ -274,7 +274,7 @@ def _leaving_no_data(*passing: type[Exception]) -> Iterator[None]:
     except passed:
         raise
     except Exception as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False).print(described(error))
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False).print(describe_defect(error))
         raise typer.Exit(1) from None
 
 

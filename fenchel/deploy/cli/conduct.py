@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.certificates.pairs import Purpose
     from fenchel.deploy.launch.given_data import OwnFiles
-    from fenchel.deploy.monitoring.exporters import Exporters
+    from fenchel.deploy.monitoring.exporters import MonitoringOptions
     from fenchel.server.telemetry.observer import Observers
     from fenchel.server.telemetry.summary import Summary
 
@@ -115,7 +115,9 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def conducted(folder: RunFolder, settings: RunSettings, exporters: Exporters, console: Console) -> Iterator[Observers]:
+def conducted(
+    folder: RunFolder, settings: RunSettings, exporters: MonitoringOptions, console: Console
+) -> Iterator[Observers]:
     """Write a run's log and open its exporters in a ``with`` block; yield the observers of the exporters.
 
     After an error or interruption, print the option that resumes the run, if it has a checkpoint. After a

@@ -33,7 +33,7 @@ def disclosures(
     output.
     """
     from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
-    from fenchel.report.formatting import plain
+    from fenchel.report.formatting import printable
 
     account = load_disclosures(run)
     if as_json:
@@ -41,20 +41,21 @@ def disclosures(
         return
     console = wide(Console(highlight=False))
     rows = [
-        tuple(plain(f"{cell:,}" if isinstance(cell, int) else cell) for cell in row) for row in disclosure_rows(account)
+        tuple(printable(f"{cell:,}" if isinstance(cell, int) else cell) for cell in row)
+        for row in disclosure_rows(account)
     ]
     console.print(_table(rows) if _table_width(rows) <= console.width else _blocks(rows))
     for sentence in noise_rows(account):
-        say(f"noise  {plain(sentence)}")
+        say(f"noise  {printable(sentence)}")
     heads = plain_table("head", "way", "fields that were ever set", Column("times", justify="right"))
     for message, way, fields, times in head_rows(account):
-        heads.add_row(Text(plain(message)), way, Text(plain(fields)), f"{times:,}")
+        heads.add_row(Text(printable(message)), way, Text(printable(fields)), f"{times:,}")
     console.print("\nHeads of messages, always in clear between server and client:")
     console.print(heads)
     if exporters := exporter_rows(account):
         console.print("\nWhere else the run could be watched:")
         for sentence in exporters:
-            say(plain(sentence))
+            say(printable(sentence))
     if meanings := _meanings(run):
         console.print("\nWhat clients do in each phase:")
         described = Table.grid("", "", padding=(0, 2, 0, 0))

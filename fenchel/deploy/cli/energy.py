@@ -21,9 +21,9 @@ from fenchel.deploy.cli.options import JsonOption
 from fenchel.deploy.cli.printing import figures_table, print_json, say, wide
 
 if TYPE_CHECKING:
-    from fenchel.report.energy.effort import Expense
     from fenchel.report.energy.local_steps import LeastEnergy, Measured
     from fenchel.report.energy.model import Devices
+    from fenchel.report.energy.workload import EnergyCost
     from fenchel.report.run import Run
 
 _RATIOS, _BANDWIDTHS = "0,5,10,15,20", "1e6,5e6,1e7,2e7"
@@ -90,7 +90,7 @@ def energy(
     found = [Run(path) for path in runs]
     _check_clients(devices, found)
     measured = [Measured.of(run, target, figure, macs) for run in found]
-    priced = [(each, each.expense(devices, channel)) for each in measured]
+    priced = [(each, each.energy_cost(devices, channel)) for each in measured]
     if picture is not None and target is None and len(measured) > 1:
         raise SettingsError("a map of several runs needs a common target; give it with --target", key="--map")
     best = None if target is None else choice(measured, devices, channel)
@@ -167,9 +167,9 @@ def _numbers(option: str, text: str) -> list[float]:
     return numbers
 
 
-def _table(priced: Sequence[tuple[Measured, Expense | None]], *, to_target: bool) -> Table:
+def _table(priced: Sequence[tuple[Measured, EnergyCost | None]], *, to_target: bool) -> Table:
     from fenchel.report import summary
-    from fenchel.report.formatting import UNKNOWN, bytes_text, number_text, plain, seconds_text
+    from fenchel.report.formatting import UNKNOWN, bytes_text, number_text, printable, seconds_text
 
     rounds = "rounds\nto target" if to_target else "rounds"
     headings = ("local\nsteps", rounds, "sent", "computing\nJ", "sending\nJ", "energy\nJ", "time")
@@ -177,24 +177,24 @@ def _table(priced: Sequence[tuple[Measured, Expense | None]], *, to_target: bool
     names = summary.labels([each.run for each, _ in priced])
     for name, (each, cost) in zip(names, priced, strict=True):
         cells = [UNKNOWN if each.local_steps is None else str(each.local_steps)]
-        if each.effort is None or cost is None:
+        if each.workload is None or cost is None:
             cells += ["never", *[UNKNOWN] * 5]
         else:
             joules = (cost.computing, cost.sending, cost.energy)
-            cells += [f"{each.effort.rounds:,}", bytes_text(each.effort.bits_up.sum() / 8)]
+            cells += [f"{each.workload.rounds:,}", bytes_text(each.workload.bits_up.sum() / 8)]
             cells += [*(number_text(value) for value in joules), seconds_text(cost.seconds)]
-        table.add_row(Text(plain(name)), *cells)
+        table.add_row(Text(printable(name)), *cells)
     return table
 
 
-def _described(each: Measured, cost: Expense | None) -> dict[str, Any]:
-    about: dict[str, Any] = {"id": each.run.id, "local_steps": each.local_steps, "reached": each.effort is not None}
-    if each.effort is None or cost is None:
+def _described(each: Measured, cost: EnergyCost | None) -> dict[str, Any]:
+    about: dict[str, Any] = {"id": each.run.id, "local_steps": each.local_steps, "reached": each.workload is not None}
+    if each.workload is None or cost is None:
         return about
     about |= {
-        "rounds": each.effort.rounds,
-        "bytes_up": float(each.effort.bits_up.sum()) / 8,
-        "macs": float(each.effort.macs.sum()),
+        "rounds": each.workload.rounds,
+        "bytes_up": float(each.workload.bits_up.sum()) / 8,
+        "macs": float(each.workload.macs.sum()),
         "energy": cost.energy,
     }
     return about | asdict(cost)

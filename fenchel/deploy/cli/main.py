@@ -19,7 +19,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fenchel.common.defects import outside
+from fenchel.common.defects import user_frames
 from fenchel.common.errors import INTERRUPTED, FenchelError, TooManyFilesError, too_many_files
 from fenchel.common.version import software
 from fenchel.deploy.cli.printing import complain_of
@@ -66,7 +66,7 @@ def set_up_process() -> None:
         os.environ.setdefault(name, "1")
 
 
-def find_own_modules() -> None:
+def add_working_directory() -> None:
     """Append the current folder to the module path, so that settings can name its modules, which hide no others."""
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
@@ -119,7 +119,7 @@ def main() -> NoReturn:
     """Run the command line and exit."""
     set_up_process()
     log_to_terminal(logging.WARNING)
-    find_own_modules()
+    add_working_directory()
     try:
         gc.disable()  # imported objects stay, so a search for cycles among them only takes time
         app = application(sys.argv[1] if len(sys.argv) > 1 else None)
@@ -139,7 +139,7 @@ def main() -> NoReturn:
         elif too_many_files(error):  # for example, an import exceeded the limit on file descriptors
             complain_of(f"{error}; allow this process more files (ulimit -n), and start again")
             code = TooManyFilesError.exit_code
-        elif (own := outside(error)) is not None:  # a defect in the user's own code
+        elif (own := user_frames(error)) is not None:  # a defect in the user's own code
             traceback.print_exception(type(error), error, own)
             code = 1
         else:

@@ -61,7 +61,7 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fenchel.report.formatting import changes_text, count_text, fitting, number_text, plain, share_text
+    from fenchel.report.formatting import changes_text, count_text, fitting, number_text, printable, share_text
 
     columns: dict[str, list[Text]] = {title: [] for title in _COLUMNS}
     reasons = []
@@ -69,12 +69,12 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
         planned = "" if entry.planned in (None, entry.rounds) else f" of {entry.planned:,}"
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started)) if entry.started else ""
         texts = (
-            Text(plain(entry.id)),
-            Text(plain(entry.algorithm or "")),
-            Text(plain(entry.data or "")),
-            Text("" if entry.clients is None else plain(str(entry.clients))),
-            Text(plain(changes_text(entry.grid))),
-            Text("" if entry.seed is None else plain(str(entry.seed))),
+            Text(printable(entry.id)),
+            Text(printable(entry.algorithm or "")),
+            Text(printable(entry.data or "")),
+            Text("" if entry.clients is None else printable(str(entry.clients))),
+            Text(printable(changes_text(entry.grid))),
+            Text("" if entry.seed is None else printable(str(entry.seed))),
             Text("" if entry.rounds is None else f"{entry.rounds:,}{planned}"),
             Text(entry.state, style=_STYLES[entry.state]),
             Text("" if entry.objective is None else number_text(entry.objective)),
@@ -105,4 +105,4 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     for reason in reasons:
-        say(plain(reason), console)
+        say(printable(reason), console)

@@ -75,7 +75,7 @@ def server(
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.address import Address
     from fenchel.deploy.monitoring.display import Display
-    from fenchel.deploy.monitoring.exporters import Exporters
+    from fenchel.deploy.monitoring.exporters import MonitoringOptions
     from fenchel.fleet.metering.open_files import raise_limit
     from fenchel.server.coordinator import Coordinator, open_resumed
     from fenchel.server.telemetry.observer import Observers
@@ -84,7 +84,7 @@ def server(
     raise_limit()
     listen = listen or (options.DEFAULT_LISTEN_INSECURE if insecure else options.DEFAULT_LISTEN)
     address = Address.parse(listen, "--listen")
-    exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
+    exporters = MonitoringOptions.parse(dashboard, dashboard_at, metrics, track)
     refuse_private_keys(certs, os.environ)
     if (certs is None) != insecure:
         given = "both --certs and --insecure" if insecure else "no certificates"

@@ -29,7 +29,7 @@ from fenchel.deploy.launch.sweep import (
     sweep_points,
 )
 from fenchel.deploy.monitoring.display import StatusLine
-from fenchel.deploy.monitoring.exporters import Exporters
+from fenchel.deploy.monitoring.exporters import MonitoringOptions
 from fenchel.server.preflight import check_run
 from fenchel.server.telemetry.observer import Observers
 
@@ -85,7 +85,7 @@ class Sweep:
             raise SettingsError("the option is for sweeps; give --seeds or --grid, or leave it out", key="--skip-done")
         return cls(sweep_points(values, source, chosen, parse_grid(grid), check), deploy)
 
-    def go(self, runs: Path, exporters: Exporters, *, skip_done: bool, as_json: bool, quiet: bool) -> None:
+    def go(self, runs: Path, exporters: MonitoringOptions, *, skip_done: bool, as_json: bool, quiet: bool) -> None:
         """Conduct all runs in a new folder below ``runs``, and compare them.
 
         Raises
@@ -116,7 +116,9 @@ class Sweep:
             raise
         _compare(results, folder, console, as_json=as_json, quiet=quiet)
 
-    def _do(self, number: int, settings: RunSettings, parent: Path, exporters: Exporters, console: Console) -> None:
+    def _do(
+        self, number: int, settings: RunSettings, parent: Path, exporters: MonitoringOptions, console: Console
+    ) -> None:
         """Conduct a run with a progress line in the terminal, and write its HTML page."""
         from fenchel.report.render.page import write_report
         from fenchel.report.run import Run

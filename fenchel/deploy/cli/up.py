@@ -105,7 +105,7 @@ def up(
     from fenchel.deploy.launch.given_data import OwnFiles
     from fenchel.deploy.launch.launchers.choice import launcher
     from fenchel.deploy.monitoring.display import Display
-    from fenchel.deploy.monitoring.exporters import Exporters
+    from fenchel.deploy.monitoring.exporters import MonitoringOptions
     from fenchel.fleet.metering.open_files import raise_limit
     from fenchel.report.run import Run
     from fenchel.server.coordinator import open_resumed
@@ -113,7 +113,7 @@ def up(
     from fenchel.server.telemetry.summary import Summary
 
     raise_limit()
-    exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
+    exporters = MonitoringOptions.parse(dashboard, dashboard_at, metrics, track)
     own = OwnFiles.of_patterns(data, label, identifier) if data else None
     if own is None and (label, identifier) != (None, None):
         raise SettingsError(

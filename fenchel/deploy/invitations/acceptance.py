@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fenchel.common.errors import CredentialError, UnreachableError
 from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.authority import subject
 from fenchel.deploy.certificates.description import common_name
@@ -95,7 +95,7 @@ async def _signed(invitation: Invitation, request: bytes) -> pb.SignReply:
             )
             return answer
         except grpc.aio.AioRpcError as error:
-            details = plain(error.details() or "", 300)
+            details = sanitize(error.details() or "", 300)
             if error.code() in _REFUSALS:
                 raise CredentialError(f"{invitation.address}: {details}") from None
             raise _unreachable(invitation.address, details) from None

@@ -115,7 +115,7 @@ async def run_in_process(
     try:
         with one_thread(), encrypting as executor:
             async with asyncio.TaskGroup() as tasks:
-                conducting = tasks.create_task(coordinator.conduct())
+                conducting = tasks.create_task(coordinator.run())
                 for participant in participants:
                     tasks.create_task(_client(coordinator, conducting, participant, executor))
             await coordinator.farewells()

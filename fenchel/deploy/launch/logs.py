@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 
 _FORMAT = "%(levelname)s %(message)s"
 _LONGEST = 8000
@@ -24,7 +24,7 @@ class Lines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the message without control characters, which could move the cursor or imitate another record."""
-        return plain(super().formatMessage(record), _LONGEST)
+        return sanitize(super().formatMessage(record), _LONGEST)
 
     def formatException(self, ei: Any) -> str:
         """Return a stack trace without control characters, because error texts may contain untrusted text."""
@@ -40,7 +40,7 @@ class JsonLines(logging.Formatter):
             "unix": record.created,
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": plain(record.getMessage(), _LONGEST),
+            "message": sanitize(record.getMessage(), _LONGEST),
         }
         if record.exc_info:
             entry["trace"] = _trace(self.formatException(record.exc_info))
@@ -149,4 +149,4 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 def _trace(text: str) -> str:
     """Return the last lines of a stack trace, each truncated and without control characters."""
-    return "\n".join(plain(line, _LONGEST) for line in text.split("\n")[-_TRACE_LINES:])
+    return "\n".join(sanitize(line, _LONGEST) for line in text.split("\n")[-_TRACE_LINES:])

@@ -12,12 +12,12 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.telemetry.tracing import endpoint, tracing
 from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.scraping import EXPOSED, scraped
-from fenchel.server.disclosure.exporters import Exporter
+from fenchel.server.disclosure.exporters import ExporterEntry
 from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun
 
 
 @dataclass(frozen=True)
-class Exporters:
+class MonitoringOptions:
     """Telemetry exporters requested on the command line.
 
     Attributes
@@ -40,7 +40,7 @@ class Exporters:
     @classmethod
     def parse(
         cls, dashboard: bool, dashboard_at: str | None, metrics: str | None, track: Sequence[str] | None = None
-    ) -> Exporters:
+    ) -> MonitoringOptions:
         """Parse the options of the command line, where ``--dashboard-at`` implies ``--dashboard``.
 
         Raises
@@ -65,7 +65,7 @@ class Exporters:
 def watching(
     folder: RunFolder,
     settings: RunSettings,
-    exporters: Exporters,
+    exporters: MonitoringOptions,
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> Iterator[Observers]:
@@ -81,21 +81,21 @@ def watching(
     Observers
         Observers for the run.
     """
-    shown: list[Exporter] = []
+    shown: list[ExporterEntry] = []
     observers: list[Observer] = []
     with ExitStack() as stack:
         if (traces := tracing("fenchel-server")) is not None:
             from fenchel.server.telemetry.tracing import ServerTraces
 
             observers.append(stack.enter_context(ServerTraces(traces, folder.id)))
-            shown.append(Exporter("traces", endpoint()))
+            shown.append(ExporterEntry("traces", endpoint()))
         if exporters.metrics_at is not None:
             from fenchel.server.telemetry.metrics import ServerMetrics
 
             counted = ServerMetrics(folder.id, settings)
             observers.append(counted)
             address = stack.enter_context(scraped(exporters.metrics_at, counted.exposition.text, say, warn))
-            shown.append(Exporter("metrics", address))
+            shown.append(ExporterEntry("metrics", address))
         if exporters.dashboard:
             from fenchel.deploy.monitoring.dashboard import Dashboard
 
@@ -104,7 +104,7 @@ def watching(
             if not page.is_private:
                 warn(EXPOSED.format(address=page.url, what="this run's figures, settings and names of clients"))
             observers.append(page)
-            shown.append(Exporter("dashboard", page.url))
+            shown.append(ExporterEntry("dashboard", page.url))
         for name in exporters.tracked:
             from fenchel.trackers import TRACKERS
 
@@ -117,7 +117,7 @@ def watching(
 class _Accounted(Observer):
     """Observer that adds the exporters to the disclosure record of a run."""
 
-    def __init__(self, shown: Sequence[Exporter]) -> None:
+    def __init__(self, shown: Sequence[ExporterEntry]) -> None:
         self._shown = shown
 
     def begun(self, run: OngoingRun) -> None:

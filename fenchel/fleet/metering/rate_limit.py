@@ -141,7 +141,7 @@ class RateLimiter:
             visitor.waiting -= 1
             self._waiting -= 1
 
-    async def carried(self, client: str, size: int) -> None:
+    async def wait_for_bytes(self, client: str, size: int) -> None:
         """Count the bytes of a client's probe, and wait for the delay of the rate limit."""
         await asyncio.sleep(self._visitor(client).probe_bytes.delay(size))
 

@@ -38,7 +38,7 @@ class SocketBytes:
         return SocketBytes(self.down - other.down, self.up - other.up)
 
 
-NOTHING = SocketBytes(0, 0)
+ZERO = SocketBytes(0, 0)
 
 
 @runtime_checkable
@@ -90,7 +90,7 @@ class Sockets:
             self._gone.add(address)
             return None
         self._read[address] = now
-        before = last.count if last is not None and last.cookie == now.cookie else NOTHING
+        before = last.count if last is not None and last.cookie == now.cookie else ZERO
         return now.count - before
 
     def _found(self, wanted: Address) -> _Read | None:
@@ -104,9 +104,7 @@ class Sockets:
             address = _peer(descriptor)
             if address is not None:
                 before = known.get(address)
-                self._read[address] = (
-                    replace(before, descriptor=descriptor) if before else _Read(descriptor, b"", NOTHING)
-                )
+                self._read[address] = replace(before, descriptor=descriptor) if before else _Read(descriptor, b"", ZERO)
         found = self._read.get(wanted)
         return None if found is None else _looked_at(replace(found, cookie=b""), wanted)
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.common.errors import SettingsError
-from fenchel.report.energy.effort import Effort, Expense, effort_of, expense, rounds_to
 from fenchel.report.energy.model import Channel, Devices
+from fenchel.report.energy.workload import EnergyCost, Workload, energy_cost, rounds_to, workload_of
 from fenchel.report.run import Run
 from fenchel.report.summary import drawn_figures
 
@@ -20,7 +20,7 @@ _TARGETED = ("client_accuracy_worst", "test_accuracy")
 
 @dataclass(frozen=True)
 class Measured:
-    """Run with the effort of its clients until the target.
+    """Run with the workload of its clients until the target.
 
     Attributes
     ----------
@@ -28,27 +28,27 @@ class Measured:
         The run.
     local_steps
         Number tau of local steps; ``None`` for runs with epochs.
-    effort
-        Effort until the target, or of all rounds without a target; ``None`` if the target was not reached.
+    workload
+        Workload until the target, or of all rounds without a target; ``None`` if the target was not reached.
     """
 
     run: Run
     local_steps: int | None
-    effort: Effort | None
+    workload: Workload | None
 
     @classmethod
     def of(cls, run: Run, target: float | None = None, figure: str | None = None, macs: int | None = None) -> Measured:
-        """Return a run with the effort of its clients until a target.
+        """Return a run with the workload of its clients until a target.
 
         Parameters
         ----------
         run
             The run.
         target, figure
-            Value to reach, and the figure that must reach it (:func:`fenchel.report.energy.effort.rounds_to`). The
+            Value to reach, and the figure that must reach it (:func:`fenchel.report.energy.workload.rounds_to`). The
             default figure is the accuracy of the worst client if it is known, otherwise the accuracy on the test set.
         macs
-            As for :func:`fenchel.report.energy.effort.effort_of`.
+            As for :func:`fenchel.report.energy.workload.workload_of`.
 
         Raises
         ------
@@ -62,11 +62,11 @@ class Measured:
             rounds = rounds_to(run, found, target)
         steps = getattr(run.settings.algorithm, "local_steps", None)
         missed = target is not None and rounds is None
-        return cls(run, steps, None if missed else effort_of(run, rounds, macs))
+        return cls(run, steps, None if missed else workload_of(run, rounds, macs))
 
-    def expense(self, devices: Devices, channel: Channel) -> Expense | None:
-        """Return the energy and time of the effort, or ``None`` if the target was not reached."""
-        return None if self.effort is None else expense(self.effort, devices, channel)
+    def energy_cost(self, devices: Devices, channel: Channel) -> EnergyCost | None:
+        """Return the energy and time of the workload, or ``None`` if the target was not reached."""
+        return None if self.workload is None else energy_cost(self.workload, devices, channel)
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,17 @@ def choice(measured: Sequence[Measured], devices: Devices, channel: Channel) -> 
 
     Return ``None`` if these runs have fewer than two different numbers of local steps.
     """
-    priced: dict[int, list[tuple[Effort, Expense]]] = {}
+    priced: dict[int, list[tuple[Workload, EnergyCost]]] = {}
     for each in measured:
-        if each.effort is not None and each.local_steps is not None:
-            cost = expense(each.effort, devices, channel)
-            priced.setdefault(each.local_steps, []).append((each.effort, cost))
+        if each.workload is not None and each.local_steps is not None:
+            cost = energy_cost(each.workload, devices, channel)
+            priced.setdefault(each.local_steps, []).append((each.workload, cost))
     if len(priced) < 2:
         return None
     groups = dict(sorted(priced.items()))
-    rounds = {tau: float(np.mean([effort.rounds for effort, _ in group])) for tau, group in groups.items()}
+    rounds = {tau: float(np.mean([workload.rounds for workload, _ in group])) for tau, group in groups.items()}
     of_round = {
-        tau: sum(cost.energy for _, cost in group) / sum(effort.rounds for effort, _ in group)
+        tau: sum(cost.energy for _, cost in group) / sum(workload.rounds for workload, _ in group)
         for tau, group in groups.items()
     }
     return LeastEnergy(best_local_steps(rounds, of_round), rounds, of_round, _fit(groups, rounds))
@@ -168,11 +168,11 @@ def best_of_fit(a: float, b: float, ratio: float) -> float:
     return math.sqrt(b / a * ratio)
 
 
-def _fit(groups: dict[int, list[tuple[Effort, Expense]]], rounds: dict[int, float]) -> Fit | None:
-    each = [(tau, effort, cost) for tau, group in groups.items() for effort, cost in group]
-    steps = sum(tau * effort.rounds for tau, effort, _ in each)
+def _fit(groups: dict[int, list[tuple[Workload, EnergyCost]]], rounds: dict[int, float]) -> Fit | None:
+    each = [(tau, workload, cost) for tau, group in groups.items() for workload, cost in group]
+    steps = sum(tau * workload.rounds for tau, workload, _ in each)
     step = sum(cost.computing for *_, cost in each) / steps
-    upload = sum(cost.sending for *_, cost in each) / sum(effort.rounds for _, effort, _ in each)
+    upload = sum(cost.sending for *_, cost in each) / sum(workload.rounds for _, workload, _ in each)
     if len(groups) < 3 or step == 0 or len(set(rounds.values())) == 1:  # equal rounds have no b but rounding errors
         return None
     a, b = fitted(rounds)
@@ -208,7 +208,7 @@ def over_channels(
     alone = len(measured) == 1
     for at in np.ndindex(values.shape):
         there = replace(channel, bandwidth=bandwidths[at[0]], snr_db=snrs[at[1]])
-        cost = measured[0].expense(devices, there) if alone else None
+        cost = measured[0].energy_cost(devices, there) if alone else None
         chosen = None if alone else choice(measured, devices, there)
         if cost is None and chosen is None:
             raise SettingsError(

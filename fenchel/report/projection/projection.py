@@ -21,7 +21,7 @@ from fenchel.common.storage.time_parts import TIME_PARTS, TimeParts
 from fenchel.common.wire.channel import options
 from fenchel.report import columns
 from fenchel.report.columns import Floats
-from fenchel.report.timeline import Instruction, Step, Stretch, Timeline
+from fenchel.report.timeline import Instruction, Segment, Step, Timeline
 
 WINDOW_BYTES = dict(options(1.0))["grpc.http2.lookahead_bytes"]
 """Size in bytes of the HTTP/2 flow-control window, the limit on unacknowledged bytes."""
@@ -88,7 +88,7 @@ def project(course: Timeline, link: Link, server_bandwidth: float | None = None)
     """
     network = _LinkEstimate(link, server_bandwidth)
     rounds, evaluations, parts = [], [], TimeParts()
-    now, last = 0.0, course.setup.started  # projected current time, and measured end of the previous stretch
+    now, last = 0.0, course.setup.started  # projected current time, and measured end of the previous segment
     network.go(course.setup, now)
     for one, evaluation in zip(course.rounds, course.evaluations, strict=True):
         now = max(now + one.started - last, network.over)
@@ -195,21 +195,21 @@ class _LinkEstimate:
     def __post_init__(self) -> None:
         self._out, self._in = _Shared(self.server_bandwidth), _Shared(self.server_bandwidth)
 
-    def go(self, stretch: Stretch, start: float) -> tuple[float, TimeParts]:
-        """Project a stretch that starts at ``start``; return the time of its end and the parts of its duration.
+    def go(self, segment: Segment, start: float) -> tuple[float, TimeParts]:
+        """Project a segment that starts at ``start``; return the time of its end and the parts of its duration.
 
         A step begins after the end of all steps that preceded it in the actual run, and after the server's work
         between them.
         """
         done: list[_Done] = []
-        for step in stretch.steps:
+        for step in segment.steps:
             before = [each for each in done if step.follows(each.step)]
-            last = max([stretch.started, *(each.step.ended for each in before)])
+            last = max([segment.started, *(each.step.ended for each in before)])
             base = max([start, *(each.ended for each in before)])
             done.append(self._do(step, base, base - last))
         awaited = [each for each in done if each.step.is_awaited]
-        last = max([stretch.started, *(each.step.ended for each in awaited)])
-        self.over = max([start, *(each.ended for each in awaited)]) + max(stretch.ended - last, 0.0)
+        last = max([segment.started, *(each.step.ended for each in awaited)])
+        self.over = max([start, *(each.ended for each in awaited)]) + max(segment.ended - last, 0.0)
         return self.over, _spent(awaited, start, self.over)
 
     def _do(self, step: Step, base: float, shift: float) -> _Done:
@@ -268,7 +268,7 @@ class _LinkEstimate:
 
 
 def _spent(done: Sequence[_Done], started: float, ended: float) -> TimeParts:
-    """Return the parts of a stretch's duration: those of awaited steps, and the server's work between the steps."""
+    """Return the parts of a segment's duration: those of awaited steps, and the server's work between the steps."""
     spent = TimeParts()
     now = ended
     for each in sorted(done, key=lambda one: one.ended, reverse=True):

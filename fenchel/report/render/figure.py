@@ -10,7 +10,7 @@ import numpy as np
 
 from fenchel.report import figure_names, summary
 from fenchel.report.curves import axes_of, curves_of_all, known_figures, main_figures
-from fenchel.report.formatting import plain
+from fenchel.report.formatting import printable
 from fenchel.report.groups import Band, bands_of, groups_of
 from fenchel.report.render.canvas import COLORS, canvas
 from fenchel.report.run import Run
@@ -83,6 +83,6 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
             # An automatic legend omits labels with a leading underscore, so the legend lists all lines explicitly.
             drawn = [number for number, each in enumerate(curves) if axis in each.costs]
             lines = [Line2D([], [], **styles[number]) for number in drawn]
-            labels = [plain(names[number]) for number in drawn]
+            labels = [printable(names[number]) for number in drawn]
             figure.legend(lines, labels, loc="outside lower left", ncols=4, frameon=False)
     return path

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fenchel.report import figure_names, summary
-from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
+from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, printable, seconds_text
 from fenchel.report.groups import INTERVALS, SeedGroup
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts, Shares
@@ -38,7 +38,7 @@ _STATES = {"completed": "Completed", "stopped": "Stopped early", "unfinished": "
 
 def text(value: object) -> str:
     """Return untrusted text, escaped for HTML elements and attributes."""
-    return escape(plain(str(value)))
+    return escape(printable(str(value)))
 
 
 def state(run: Run) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from fenchel.report import columns, summary
 from fenchel.report.columns import Floats
 from fenchel.report.curves import axes_of, curves_of_all
-from fenchel.report.formatting import plain
+from fenchel.report.formatting import printable
 from fenchel.report.latency import histograms
 from fenchel.report.render import figure
 from fenchel.report.render.canvas import COLORS, canvas, label_logarithmic
@@ -67,7 +67,7 @@ def write_pictures(runs: Sequence[Run], folder: Path, optima: Sequence[float | N
         if not run.calls_table.num_rows or not run.rounds:
             continue
         for kind, drawing in _DRAWINGS.items():
-            found.append(_draw(run, plain(name), drawing, folder / f"{prefix}{kind}.png"))
+            found.append(_draw(run, printable(name), drawing, folder / f"{prefix}{kind}.png"))
     return found
 
 
@@ -122,7 +122,12 @@ def _latency(run: Run, axes: Axes) -> str:
         color = COLORS[shown.index(one.phase) % len(COLORS)]
         style = "-" if one.what == "total" else "--"
         axes.stairs(
-            one.counts, one.edges, color=color, linestyle=style, linewidth=1.6, label=plain(f"{one.phase}, {one.what}")
+            one.counts,
+            one.edges,
+            color=color,
+            linestyle=style,
+            linewidth=1.6,
+            label=printable(f"{one.phase}, {one.what}"),
         )
     axes.set_xscale("log")
     axes.set_ylabel("calls")
@@ -149,7 +154,7 @@ def _waiting(run: Run, axes: Axes) -> str:
     axes.set_xticks(places, [shown.rounds[place] for place in places])
     axes.set_xlabel("round")
     if len(shown.clients) <= _CLIENTS:
-        axes.set_yticks(range(len(shown.clients)), [plain(name) for name in shown.clients], fontsize=7)
+        axes.set_yticks(range(len(shown.clients)), [printable(name) for name in shown.clients], fontsize=7)
     else:
         axes.set_yticks([])
         axes.set_ylabel("clients, the slowest on top")
@@ -188,7 +193,7 @@ def _stack(axes: Axes, at: Floats, parts: dict[str, Floats], width: float = 0.86
 
 def _bars(axes: Axes, names: Sequence[str], parts: dict[str, Floats], unit: str) -> None:
     """Draw a stacked bar for each of the first clients, with its name."""
-    shown = [plain(name) for name in names[:_CLIENTS]]
+    shown = [printable(name) for name in names[:_CLIENTS]]
     _stack(axes, np.arange(len(shown), dtype=np.float64), {part: values[:_CLIENTS] for part, values in parts.items()})
     turned = len(shown) > 8
     axes.set_xticks(range(len(shown)), shown)

@@ -15,7 +15,7 @@ import numpy as np
 from fenchel.common.storage.call_columns import STAGES
 from fenchel.report import columns, summary
 from fenchel.report.curves import Curves, curves_of_all, known_figures
-from fenchel.report.formatting import plain
+from fenchel.report.formatting import printable
 from fenchel.report.groups import groups_of, run_names
 from fenchel.report.latency import histograms
 from fenchel.report.render.output import output_at
@@ -170,7 +170,7 @@ _OF_A_RUN: dict[str, tuple[Sequence[str], Callable[[Run], Iterator[Row]]]] = {
 def _write(path: Path, heads: Sequence[str], rows: Iterable[Row]) -> Path:
     with output_at(path), path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([plain(head) for head in heads])
+        writer.writerow([printable(head) for head in heads])
         writer.writerows([_cell(value) for value in row] for row in rows)
     return path
 
@@ -179,7 +179,7 @@ def _cell(value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, str):
-        return plain(value)
+        return printable(value)
     if isinstance(value, float):
         return repr(float(value)) if math.isfinite(value) else ""
     return value

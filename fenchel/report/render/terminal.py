@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fenchel.report import figure_names, summary
-from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
+from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, printable, seconds_text
 from fenchel.report.groups import INTERVALS, SeedGroup, groups_of
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
@@ -98,26 +98,26 @@ def _one(run: Run) -> RenderableType:
     facts.add_column()
     facts.add_row("state", _state(run))
     if run.reason:
-        facts.add_row("reason", Text("\n".join(map(plain, run.reason.splitlines()))))
+        facts.add_row("reason", Text("\n".join(map(printable, run.reason.splitlines()))))
     for warning in run.warnings:
-        facts.add_row("warning", Text(plain(warning), style="bold yellow"))
+        facts.add_row("warning", Text(printable(warning), style="bold yellow"))
     about = {key: value for key, value in summary.headline(run).items() if value is not None and key != "rounds"}
-    facts.add_row("settings", Text(plain(", ".join(f"{key} {value}" for key, value in about.items()))))
+    facts.add_row("settings", Text(printable(", ".join(f"{key} {value}" for key, value in about.items()))))
     if environment := run.environments.described:
         computed = ", ".join(f"{attribute} {value}" for attribute, value in environment.items())
-        facts.add_row("environment", Text(plain(computed)))
-    facts.add_row("rounds", Text(plain(f"{run.rounds} of {summary.headline(run)['rounds']}")))
+        facts.add_row("environment", Text(printable(computed)))
+    facts.add_row("rounds", Text(printable(f"{run.rounds} of {summary.headline(run)['rounds']}")))
     for name in run.figures:
-        facts.add_row(Text(plain(figure_names.title(name).lower())), bounded_text(name, run.figures))
+        facts.add_row(Text(printable(figure_names.title(name).lower())), bounded_text(name, run.figures))
     if guarantee := summary.privacy_guarantee(run):
-        facts.add_row("privacy guarantee", Text(plain(guarantee)))
+        facts.add_row("privacy guarantee", Text(printable(guarantee)))
     facts.add_row("wall time", equation_text(wall_of(run)))
     facts.add_row("time in rounds", f"{seconds_text(seconds)} ({_shares(split)})")
     facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), seconds))
     for way in ("down", "up"):
         wire, payload = (bytes_text(traffic[f"{layer}_{way}"]) for layer in ("wire", "payload"))
         facts.add_row(f"bytes {way} in rounds", f"{wire}, payload {payload}")
-    parts: list[RenderableType] = [Text(plain(run.id), style="bold"), facts]
+    parts: list[RenderableType] = [Text(printable(run.id), style="bold"), facts]
     phases = summary.costs_by(run.steady.calls, "phase")
     if phases:
         parts += [Text(), _costs("phase", phases)]
@@ -160,7 +160,7 @@ def _costs(heading: str, rows: Sequence[CallCosts]) -> Table:
         times = (costs.total_p50, costs.total_p90, costs.compute_p50, *cryptography, costs.network_p50)
         missed = costs.calls - costs.answered
         table.add_row(
-            Text(plain(costs.name)), f"{costs.calls:,}", f"{missed:,}", *(seconds_text(time) for time in times)
+            Text(printable(costs.name)), f"{costs.calls:,}", f"{missed:,}", *(seconds_text(time) for time in times)
         )
     return table
 
@@ -211,7 +211,7 @@ def _grouped(groups: Sequence[SeedGroup], runs: int) -> Iterator[Table]:
             table.add_column(heading, justify="right", no_wrap=True)
         for group in groups:
             means = [group.estimate(name).text(name) for name in shown]
-            table.add_row(Text(plain(group.name)), group.seeds_text, *means)
+            table.add_row(Text(printable(group.name)), group.seeds_text, *means)
         yield table
 
 
@@ -247,20 +247,20 @@ def _compared(
     completed = all(run.completed for run in runs)
     caption = f"{count_text(len(runs), 'run')}{', all completed' if completed else ''}{_on_the_page(hidden)}"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
-    labels = [plain(label) for label in summary.labels(runs)]
+    labels = [printable(label) for label in summary.labels(runs)]
     # Narrow terminals must not truncate the names that distinguish the rows.
     table.add_column("run", overflow="fold", min_width=min(max(map(len, labels)), _NAME), max_width=_NAME)
     if not completed:
         table.add_column("state", no_wrap=True)
     for key in settings:
-        table.add_column(Text(plain(key).replace(".", ".\n")), style="cyan", no_wrap=True)
+        table.add_column(Text(printable(key).replace(".", ".\n")), style="cyan", no_wrap=True)
     for heading in ("done", *(figure_names.title(name).lower() for name in shown), *costs):
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     for index, (run, label) in enumerate(zip(runs, labels, strict=True)):
         table.add_row(
             Text(label),
             *(() if completed else (_state(run),)),
-            *(Text(plain(setting_text(values[index]))) for values in settings.values()),
+            *(Text(printable(setting_text(values[index]))) for values in settings.values()),
             f"{run.rounds:,}",
             *(bounded_text(name, run.figures) for name in shown),
             *(texts[index] for texts in costs.values()),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from fenchel.common.wire.codecs import Description
+from fenchel.common.wire.codecs import ValueInfo
 
 Direction: TypeAlias = Literal["up", "down"]
 """Direction of a message: ``up`` is from a client to the server."""
@@ -83,7 +83,7 @@ class DisclosureEntry:
         """Parties that could read the value. All others saw at most its size."""
         return _READERS.get((self.direction, self.form), "the server")
 
-    def widen(self, found: Description) -> None:
+    def widen(self, found: ValueInfo) -> None:
         """Extend the ranges of shape, bytes, entries and additions to include the value described by ``found``."""
         if self.bytes is None:
             self.shape = [[side, side] for side in found.shape]

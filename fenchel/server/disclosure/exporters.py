@@ -30,8 +30,8 @@ _EXPORTERS: Mapping[ExporterName, tuple[str, str]] = {
 
 
 @dataclass
-class Exporter:
-    """One telemetry exporter of the server. Exporters never show models or data.
+class ExporterEntry:
+    """One telemetry exporter of the server. MonitoringOptions never show models or data.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Exporter:
     address: str
 
     @classmethod
-    def recorded(cls, entry: Mapping[str, str]) -> Exporter:
+    def recorded(cls, entry: Mapping[str, str]) -> ExporterEntry:
         """Return the exporter that an entry of a disclosure record describes. Raise ``KeyError`` for an unknown name.
 
         Records of earlier versions call the dashboard ``live page``.

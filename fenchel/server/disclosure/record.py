@@ -23,14 +23,14 @@ from fenchel.common.errors import CheckpointError
 from fenchel.common.settings.privacy import DifferentialPrivacy
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.storage.store import write_text
-from fenchel.common.wire.codecs import Description
+from fenchel.common.wire.codecs import ValueInfo
 from fenchel.common.wire.outline import Outline, outline
 from fenchel.common.wire.phases import ACCEPT, BOX, EXCHANGE
 from fenchel.common.wire.schema import Form
 from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.disclosure.entries import Direction, DisclosureEntry, Head
-from fenchel.server.disclosure.exporters import Exporter
+from fenchel.server.disclosure.exporters import ExporterEntry
 from fenchel.server.disclosure.field_presence import presence
 from fenchel.server.privacy_budget import PrivacyBudget
 
@@ -80,7 +80,7 @@ class DisclosureRecord:
     privacy: DifferentialPrivacy | None = None
     uplink: Uplink = field(default_factory=Uplink)
     privacy_budget: PrivacyBudget | None = None
-    _exporters: list[Exporter] = field(default_factory=list)
+    _exporters: list[ExporterEntry] = field(default_factory=list)
     _kinds: dict[tuple[object, ...], DisclosureEntry] = field(default_factory=dict)
     _heads: dict[str, Head] = field(default_factory=dict)
     _keys: dict[tuple[str, Direction, str], set[str]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class DisclosureRecord:
             del unseen[each]
         self._head(name, direction, news)
 
-    def shown(self, *exporters: Exporter) -> None:
+    def shown(self, *exporters: ExporterEntry) -> None:
         """Record telemetry exporters of the run."""
         for exporter in exporters:
             if exporter not in self._exporters:
@@ -188,7 +188,7 @@ class DisclosureRecord:
         head.times += 1
         self._news = self._news or len(head.fields) > before
 
-    def _entry(self, call: Call, direction: Direction, found: Description, declared: Form) -> DisclosureEntry:
+    def _entry(self, call: Call, direction: Direction, found: ValueInfo, declared: Form) -> DisclosureEntry:
         """Return the entry for one value of a message, and extend the entry's ranges to include the value."""
         form = "ciphertext" if found.content == "ciphertexts" else declared
         name = found.name
@@ -276,7 +276,7 @@ class DisclosureRecord:
             for entry in earlier["heads"]:
                 self._heads[entry["message"]] = Head(**entry | {"fields": set(entry["fields"])})
             for entry in earlier.get("exporters", ()):
-                self.shown(Exporter.recorded(entry))
+                self.shown(ExporterEntry.recorded(entry))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
                 f"the disclosure record cannot be read ({error}), and would begin anew without it; restore the "

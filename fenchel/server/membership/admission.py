@@ -95,7 +95,7 @@ class Admission:
         self._resumed = resume is not None
         self._disclosures = disclosures
         self._environments = environments
-        self._remarks = throttled_log
+        self._throttled_log = throttled_log
         self._limits = limits
         self._joined = joined
         self._opened = opened
@@ -180,7 +180,7 @@ class Admission:
         self._opened(client, traceparent)
         named = {"client": client, "instance": instance, "traceparent": traceparent}
         self._disclosures.opened(client, [name for name, value in named.items() if value])
-        conversation = ClientStream(
+        client_stream = ClientStream(
             member,
             stream,
             largest=self._settings.network.max_message_bytes,
@@ -191,7 +191,7 @@ class Admission:
         )
         before = member.streams
         try:
-            await conversation.run(lambda hello: self._admit(member, hello))
+            await client_stream.run(lambda hello: self._admit(member, hello))
         except asyncio.CancelledError:
             if self.members.get(client) is member:
                 raise
@@ -206,7 +206,7 @@ class Admission:
             raise
         finally:
             if member.streams > before and member.serving is asyncio.current_task() and self._awaits(member):
-                self._remarks.add(
+                self._throttled_log.add(
                     logging.WARNING, client, f"client {client} disconnected; its replies count again once it is back"
                 )
 
@@ -236,7 +236,7 @@ class Admission:
             self.data.check(member, hello.shard)
         except JoinRefusedError as error:
             reason = error.confidential or str(error)
-            self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {reason}")
+            self._throttled_log.add(logging.ERROR, member.name, f"client {member.name} is refused: {reason}")
             self._refusal = error
             self._refused.set()
             return pb.Farewell(reason=str(error))
@@ -263,7 +263,7 @@ class Admission:
             self._returning.discard(member.name)
             return self._over
         again = " again" if member.streams else ""
-        self._remarks.add(logging.INFO, member.name, f"client {member.name} is connected{again}")
+        self._throttled_log.add(logging.INFO, member.name, f"client {member.name} is connected{again}")
         return pb.Welcome()
 
     async def _admit_late(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
@@ -342,14 +342,14 @@ class Admission:
         names = [member.name for member in self.members.values() if member.shard is None]
         return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
 
-    async def take_in(self, fleet: Fleet, algorithm: Algorithm) -> bool:
+    async def admit_late_joiners(self, fleet: Fleet, algorithm: Algorithm) -> bool:
         """Add the waiting late joiners to the fleet, one after another. Return True if the fleet has grown.
 
         After a failed admission, the other late joiners wait for the end of the next round. So each round is delayed by
         at most one failed admission.
         """
         before = len(fleet.members)
-        while (late_joiner := self._late_joiners.call()) is not None:
+        while (late_joiner := self._late_joiners.pop_ready()) is not None:
             began = time.monotonic()
             cohort = fleet.admit(late_joiner)
             try:

@@ -10,7 +10,7 @@ from fenchel.common.data.shard import are_modest, digest_of
 from fenchel.common.data.source import DataSource, Problem
 from fenchel.common.errors import JoinRefusedError
 from fenchel.common.settings.data import DataSettings
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
 
@@ -170,7 +170,9 @@ def _difference(client: str, mine: Sequence[str], ours: Sequence[str]) -> str:
         ("that earlier files lack", [name for name in mine if name not in kept]),
         ("of earlier files that it lacks", [name for name in ours if name not in known]),
     )
-    found = [f"columns {whose}: {listed([plain(name, 60) for name in names])}" for whose, names in differences if names]
+    found = [
+        f"columns {whose}: {listed([sanitize(name, 60) for name in names])}" for whose, names in differences if names
+    ]
     return f"the data file of client {client} has {'; '.join(found)}" if found else ""
 
 

@@ -98,7 +98,7 @@ class LateJoiners:
             raise JoinRefusedError(f"client {member.name!r} was rejected meanwhile; start it again")
         await late_joiner.wait()
 
-    def call(self) -> ClientRecord | None:
+    def pop_ready(self) -> ClientRecord | None:
         """Release the first waiting client, by id, whose pause is over. Return its record, or ``None`` without any."""
         for name in sorted(self._waiting):
             late_joiner = self._waiting[name]

@@ -7,7 +7,7 @@ import time
 from typing import Literal
 
 from fenchel.common.errors import IdentityInUseError, JoinRefusedError, RunStoppedError
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.version import PROTOCOL
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
@@ -85,7 +85,7 @@ class Registration:
         if request.protocol != PROTOCOL:
             raise JoinRefusedError(
                 f"the server has protocol version {PROTOCOL}, but client {request.client!r} "
-                f"({plain(request.software, _SOFTWARE)}) has {request.protocol}; install the same version of "
+                f"({sanitize(request.software, _SOFTWARE)}) has {request.protocol}; install the same version of "
                 "Fenchel on both sides"
             )
         name = request.client

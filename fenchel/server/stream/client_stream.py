@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from fenchel.common.errors import WireError
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.buffer_pool import BufferPool
 from fenchel.common.wire.frames import frames, parse
@@ -252,7 +252,7 @@ class ClientStream:
         if call.request is None or not call.request.is_open_for(call):
             return False
         try:
-            call.request.room.check(call.client, size)
+            call.request.reservation.check(call.client, size)
         except WireError as error:
             call.request.fail(call, str(error))
             return True
@@ -264,14 +264,14 @@ class ClientStream:
         self._align(call, reply.timing)
         call.set_socket_bytes(self._socket_bytes(call))
         if self._budgets and reply.spent:
-            self._member.mark_spent(plain(reply.failure))
+            self._member.mark_spent(sanitize(reply.failure))
         request = call.request
         if request is None:
             self._confirmed(call, reply)
         elif not request.is_open_for(call):
             call.end("late")
         elif reply.failure:
-            request.fail(call, plain(reply.failure), diverged=reply.diverged)
+            request.fail(call, sanitize(reply.failure), diverged=reply.diverged)
         else:
             self._answered(request, call, message.received())
         self._member.resolve(call)
@@ -316,7 +316,7 @@ class ClientStream:
             return None
         self._looked_at = True
         self._framed_down = self._framed_up = 0
-        total = self._member.carried + news
+        total = self._member.carried_over + news
         if call.recorded:
             # the row of this call is already written, so its bytes are charged to the next call
             self._member.carry(total)
@@ -334,7 +334,7 @@ class ClientStream:
         """
         if self._looked_at and self._metered is not None:
             last = self._metered.read_socket_bytes() or SocketBytes(self._framed_down, self._framed_up)
-            self._member.carry(self._member.carried + last)
+            self._member.carry(self._member.carried_over + last)
 
     def _discarded(self, sequence: int) -> None:
         call = self._member.overdue.pop(sequence, None)
@@ -350,5 +350,5 @@ class ClientStream:
         call.end("failed" if reply.failure else "confirmed")
         if reply.failure:
             self._member.mark_lost(
-                f"it could not apply a promise of round {call.round}, phase {call.phase!r}: {plain(reply.failure)}"
+                f"it could not apply a promise of round {call.round}, phase {call.phase!r}: {sanitize(reply.failure)}"
             )

@@ -108,8 +108,8 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         note: Note,
     ) -> None:
         self._own = f"/{own}/"
-        self._guard = revocation_check
-        self._gate = rate_limiter
+        self._revocation_check = revocation_check
+        self._rate_limiter = rate_limiter
         self._limits = limits
         self._tell = tell
         self._note = note
@@ -146,15 +146,15 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _passed(self, context: _Context, is_probe: bool) -> AsyncIterator[None]:
         client = who_calls(context)
-        revoked = self._guard.found(context)
+        revoked = self._revocation_check.found(context)
         # Count calls with a revoked certificate separately: they must not use up the rate limit of a client with this
         # name and a new certificate.
         counted = f"{client} (revoked)" if revoked else counted_as(context)
         try:
-            async with self._gate.passed(counted, probe=is_probe):
+            async with self._rate_limiter.passed(counted, probe=is_probe):
                 if revoked:
                     raise revoked
-                with self._guard.watching(context):
+                with self._revocation_check.watching(context):
                     yield
         except RevokedError as error:
             self._tell(client, f"{'is refused' if revoked else 'its stream is ended'}: {error}")
@@ -167,7 +167,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             code, reason = error.code, str(error)
         else:
             return
-        await self._gate.refusing(counted)
+        await self._rate_limiter.refusing(counted)
         await context.abort(code, reason)
 
     async def _only_message(self, context: _Context) -> Any:

@@ -19,7 +19,7 @@ from fenchel.common.errors import CredentialError, IdentityInUseError, JoinRefus
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.tls.revocation import Revocations, check_not_revoked
 from fenchel.common.tls.roles import check_participant
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.wire.buffer_pool import KEPT_BYTES, keep_freed_memory
 from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
 from fenchel.common.wire.frames import FRAME_BYTES
@@ -89,13 +89,13 @@ class Service:
         note: Note = lambda direction, message: None,
     ) -> None:
         self._coordinator = coordinator
-        self._guard = revocation_check or RevocationCheck()
+        self._revocation_check = revocation_check or RevocationCheck()
         self._secure = secure
         self._note = note
         self._sockets = Sockets()
-        self._remarks = ThrottledLog()
+        self._throttled_log = ThrottledLog()
         self._limits = limits or Limits()
-        self._gate = RateLimiter(self._limits)
+        self._rate_limiter = RateLimiter(self._limits)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to register with a gRPC server."""
@@ -119,8 +119,8 @@ class Service:
         """Return the admission interceptor for the gRPC server of this service."""
         return AdmissionInterceptor(
             own=_NAME,
-            revocation_check=self._guard,
-            rate_limiter=self._gate,
+            revocation_check=self._revocation_check,
+            rate_limiter=self._rate_limiter,
             limits=self._limits,
             tell=self._tell,
             note=self._note,
@@ -152,7 +152,7 @@ class Service:
 
     def _tell(self, client: str, what: str) -> None:
         """Log a problem with a client's call, within the rate limit of :class:`ThrottledLog`."""
-        self._remarks.add(logging.WARNING, client, f"client {client!r}: {plain(what)}")
+        self._throttled_log.add(logging.WARNING, client, f"client {client!r}: {sanitize(what)}")
 
     async def _join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:
         self._identity(context, request.client)
@@ -196,7 +196,7 @@ class Service:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"the probe requests {request.reply_bytes:,} bytes; expected at most {FRAME_BYTES:,}",
             )
-        await self._gate.carried(counted_as(context), len(request.payload) + request.reply_bytes)
+        await self._rate_limiter.wait_for_bytes(counted_as(context), len(request.payload) + request.reply_bytes)
         return pb.ProbeReply(payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns())
 
 
@@ -295,7 +295,7 @@ async def serve(
     SettingsError, UnreachableError
         See :func:`listening`.
     FenchelError
-        If the run fails (:meth:`fenchel.server.coordinator.Coordinator.conduct`).
+        If the run fails (:meth:`fenchel.server.coordinator.Coordinator.run`).
     """
     keepalive = coordinator.settings.network.keepalive
     folder = None if credentials is None else credentials.folder
@@ -304,6 +304,6 @@ async def serve(
         async with listening(coordinator, address, credentials, keepalive) as port:
             on_listening(port)
             try:
-                return await coordinator.conduct(lambda certificate: check_not_revoked(certificate, folder))
+                return await coordinator.run(lambda certificate: check_not_revoked(certificate, folder))
             finally:
                 await coordinator.farewells()

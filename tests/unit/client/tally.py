@@ -89,13 +89,19 @@ def handled(
     base: int,
     *,
     kind: pb.Kind.ValueType = pb.ASK,
-    reach: int = 0,
+    low_water_mark: int = 0,
     t: int = 1,
     **values: Value,
 ) -> Answer:
     encoded = encode(values)
     instruction = pb.Instruction(
-        payload=encoded.descriptor, phase=phase, round=t, kind=kind, sequence=sequence, base=base, reach=reach
+        payload=encoded.descriptor,
+        phase=phase,
+        round=t,
+        kind=kind,
+        sequence=sequence,
+        base=base,
+        low_water_mark=low_water_mark,
     )
     answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()))
     assert answer.head.sequence == sequence
@@ -109,8 +115,8 @@ def values_of(answer: Answer) -> Values:
     return outline(descriptor, 1 << 20).decode(answer.body.content())
 
 
-def add(session: Session, amount: float, sequence: int, base: int, reach: int = 0) -> float:
-    answer = values_of(handled(session, "add", sequence, base, reach=reach, amount=amount))
+def add(session: Session, amount: float, sequence: int, base: int, low_water_mark: int = 0) -> float:
+    answer = values_of(handled(session, "add", sequence, base, low_water_mark=low_water_mark, amount=amount))
     total = answer["total"]
     assert isinstance(total, np.ndarray)
     return float(total[0])

@@ -20,7 +20,7 @@ from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
-from tests.rooms import roomy
+from tests.reservations import roomy
 from tests.unit.server.conftest import body
 
 NAME = "client-0"
@@ -81,7 +81,7 @@ class Federation:
 
     def _handle(self, call: Call) -> None:
         head = call.head(self.member.low_water_mark)
-        self.journal.forget(head.reach, head.base, head.sequence)
+        self.journal.forget(head.low_water_mark, head.base, head.sequence)
         if self.journal.reply_to(head.sequence) is None:
             done = self.journal.state_after(head.base).done
             self.journal.record(head.sequence, State(np.append(done, head.sequence)), {})
@@ -104,7 +104,7 @@ class Federation:
             collector=GatherCollector(),
             check=lambda client, values, finite: None,
             deadline=1.0,
-            room=roomy(),
+            reservation=roomy(),
         )
         return self.member.post("solve", 1, pb.ASK, body(), request)
 

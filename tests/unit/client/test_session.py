@@ -96,7 +96,7 @@ def test_a_restart_at_any_moment_changes_nothing(make_session: MakeSession, rest
         lambda session: double(session, sequence=2, base=1),
         lambda session: add(session, 100.0, sequence=3, base=2),
         lambda session: double(session, sequence=4, base=2),
-        lambda session: add(session, 0.5, sequence=5, base=4, reach=2),
+        lambda session: add(session, 0.5, sequence=5, base=4, low_water_mark=2),
     ]
     for place, step in enumerate(steps):
         if place == restarts:
@@ -206,11 +206,11 @@ def test_a_folder_that_becomes_read_only_stops_the_client(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse)
         with raises(StorageError, file="00000000000000000001.state"):
-            handled(session, "add", 3, 2, reach=2, amount=1.0)
+            handled(session, "add", 3, 2, low_water_mark=2, amount=1.0)
         with raises(StorageError, file="00000000000000000002.state"):
             handled(session, "add", 3, 1, amount=1.0)  # whose base says that the second did not count
     assert session.hello().snapshots == [1, 2]
-    assert add(make_session(), 1.0, sequence=3, base=2, reach=2) == 3.0
+    assert add(make_session(), 1.0, sequence=3, base=2, low_water_mark=2) == 3.0
 
 
 def test_a_body_that_cannot_be_decoded_is_a_failure(session: Session) -> None:
@@ -228,12 +228,12 @@ def test_a_client_whose_answers_never_count_keeps_only_the_last(
     add(session, 1.0, sequence=1, base=0)
     double(session, sequence=2, base=1)
     for late in range(3, 103):
-        assert add(session, 100.0, sequence=late, base=2, reach=1) == 102.0
+        assert add(session, 100.0, sequence=late, base=2, low_water_mark=1) == 102.0
         assert session.hello().snapshots == [1, 2, late]
         if restart and late % 25 == 0:
             session = make_session()
     assert len(list((tmp_path / "journal").iterdir())) == 3
-    assert add(session, 0.5, sequence=103, base=2, reach=1) == 2.5
+    assert add(session, 0.5, sequence=103, base=2, low_water_mark=1) == 2.5
     assert add(session, 0.5, sequence=1 << 32, base=1) == 1.5, "the server went back to an older checkpoint"
 
 

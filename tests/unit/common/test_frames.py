@@ -63,7 +63,7 @@ HEADS: st.SearchStrategy[Head] = st.one_of(
         kind=st.sampled_from([pb.ASK, pb.TELL, pb.INSPECT]),
         sequence=st.integers(0, 2**64 - 1),
         base=st.integers(0, 2**64 - 1),
-        reach=st.integers(0, 2**64 - 1),
+        low_water_mark=st.integers(0, 2**64 - 1),
     ),
     st.builds(
         pb.Reply,

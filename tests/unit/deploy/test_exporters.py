@@ -15,7 +15,7 @@ from fenchel.common.settings.run import load
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.client_exporters import watching_clients
-from fenchel.deploy.monitoring.exporters import Exporters, watching
+from fenchel.deploy.monitoring.exporters import MonitoringOptions, watching
 from fenchel.deploy.monitoring.web import WebServer
 from fenchel.server.telemetry.observer import Observers
 from tests.messages import raises
@@ -30,21 +30,21 @@ class Told:
         self.said: list[str] = []
         self.warned: list[str] = []
 
-    def watching(self, folder: Path, exporters: Exporters) -> AbstractContextManager[Observers]:
+    def watching(self, folder: Path, exporters: MonitoringOptions) -> AbstractContextManager[Observers]:
         run = RunFolder.create(folder, "watched")
         return watching(run, SETTINGS, exporters, self.said.append, self.warned.append)
 
 
 def test_nothing_is_opened_unless_it_is_asked_for(tmp_path: Path) -> None:
     told = Told()
-    with told.watching(tmp_path, Exporters.parse(dashboard=False, dashboard_at=None, metrics=None)) as observer:
+    with told.watching(tmp_path, MonitoringOptions.parse(dashboard=False, dashboard_at=None, metrics=None)) as observer:
         assert observer.observers == ()
     assert told.said == told.warned == []
 
 
 def test_what_only_this_machine_reaches_is_said_without_a_warning(tmp_path: Path) -> None:
     told = Told()
-    exporters = Exporters.parse(dashboard=False, dashboard_at="127.0.0.1:0", metrics="localhost:0")
+    exporters = MonitoringOptions.parse(dashboard=False, dashboard_at="127.0.0.1:0", metrics="localhost:0")
     with told.watching(tmp_path, exporters):
         metrics, page = (words.split()[-1] for words in told.said)
         with urllib.request.urlopen(metrics) as response:
@@ -58,7 +58,7 @@ def test_what_only_this_machine_reaches_is_said_without_a_warning(tmp_path: Path
 
 def test_what_others_reach_is_warned_of(tmp_path: Path) -> None:
     told = Told()
-    exporters = Exporters.parse(dashboard=False, dashboard_at="0.0.0.0:0", metrics="0.0.0.0:0")
+    exporters = MonitoringOptions.parse(dashboard=False, dashboard_at="0.0.0.0:0", metrics="0.0.0.0:0")
     with told.watching(tmp_path, exporters):
         assert len(told.warned) == 2
         assert all("without password" in words for words in told.warned)
@@ -71,14 +71,14 @@ def test_an_address_in_use_stops_the_command_before_a_run_begins(tmp_path: Path)
     with (
         WebServer(Address("127.0.0.1", 0), {}) as taken,
         raises(UnreachableError),
-        told.watching(tmp_path, Exporters(metrics_at=taken.address)),
+        told.watching(tmp_path, MonitoringOptions(metrics_at=taken.address)),
     ):
         pytest.fail("the address was taken")
 
 
 def test_words_that_are_no_address_are_refused() -> None:
     with raises(SettingsError, key="--dashboard-at"):
-        Exporters.parse(dashboard=True, dashboard_at="everywhere", metrics=None)
+        MonitoringOptions.parse(dashboard=True, dashboard_at="everywhere", metrics=None)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,6 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(
     monkeypatch.setitem(sys.modules, library, None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    exporters = Exporters(metrics_at=Address("127.0.0.1", 0))
+    exporters = MonitoringOptions(metrics_at=Address("127.0.0.1", 0))
     with raises(MissingDependencyError), Told().watching(tmp_path, exporters):
         pytest.fail("there is no library")

@@ -21,13 +21,13 @@ from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.client import _identities
 from fenchel.deploy.cli.conduct import conducted
 from fenchel.deploy.cli.main import application
-from fenchel.deploy.monitoring.exporters import Exporters
+from fenchel.deploy.monitoring.exporters import MonitoringOptions
 from fenchel.report.timeline import Timeline
 from tests.messages import raises
 
 
 def ended(folder: RunFolder, how: BaseException) -> None:
-    with conducted(folder, validate(SETTINGS), Exporters(), Console()):
+    with conducted(folder, validate(SETTINGS), MonitoringOptions(), Console()):
         raise how
 
 

@@ -27,11 +27,11 @@ from fenchel.common.settings.registry import builtin_settings
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.report.energy.effort import _PHASES, _TRAINING, effort_of, expense, rounds_to
 from fenchel.report.energy.local_steps import Measured, best_local_steps, best_of_fit, choice, fitted, over_channels
 from fenchel.report.energy.model import Channel, Device, Devices, computing, sending
 from fenchel.report.energy.operations import BACKWARD, forward_macs
 from fenchel.report.energy.picture import draw_map
+from fenchel.report.energy.workload import _PHASES, _TRAINING, energy_cost, rounds_to, workload_of
 from fenchel.report.run import Run
 from tests.messages import raises
 
@@ -188,45 +188,45 @@ def drdm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Run]:
 
 
 def test_a_run_computes_what_its_settings_say_and_sends_what_was_measured(finished: Run) -> None:
-    effort = effort_of(finished)
+    workload = workload_of(finished)
     samples = sum(shard.samples for shard in finished.shards.values())
     assert samples == pytest.approx(0.9 * 1437, abs=3)  # some are held out
-    assert effort.macs.sum() == 3 * samples * 3 * 640  # rounds; forward and backward; parameters
+    assert workload.macs.sum() == 3 * samples * 3 * 640  # rounds; forward and backward; parameters
     metrics = finished.metrics_table
-    assert effort.bits_up.sum() == 8 * pc.sum(metrics["wire_up"]).as_py()
-    assert effort.bits_down.sum() == 8 * pc.sum(metrics["wire_down"]).as_py()
-    assert effort_of(finished, rounds=2).macs.sum() == 2 * samples * 3 * 640
-    assert effort_of(finished, macs=1).macs.sum() == 3 * samples * 3
+    assert workload.bits_up.sum() == 8 * pc.sum(metrics["wire_up"]).as_py()
+    assert workload.bits_down.sum() == 8 * pc.sum(metrics["wire_down"]).as_py()
+    assert workload_of(finished, rounds=2).macs.sum() == 2 * samples * 3 * 640
+    assert workload_of(finished, macs=1).macs.sum() == 3 * samples * 3
 
 
 def test_the_phases_of_a_robust_run_cost_what_they_compute(drdm: Callable[[int], Run]) -> None:
-    effort = effort_of(drdm(3))
+    workload = workload_of(drdm(3))
     one = 65 * 10
-    in_rounds = effort.round > 0
-    train, loss = (in_rounds & (effort.phase == phase) for phase in ("train", "loss"))
+    in_rounds = workload.round > 0
+    train, loss = (in_rounds & (workload.phase == phase) for phase in ("train", "loss"))
     assert loss.sum() == 4 * 3
-    np.testing.assert_array_equal(effort.macs[train], 3 * 16 * 3 * one)
-    np.testing.assert_array_equal(effort.macs[loss], 20 * one)
+    np.testing.assert_array_equal(workload.macs[train], 3 * 16 * 3 * one)
+    np.testing.assert_array_equal(workload.macs[loss], 20 * one)
 
 
 def test_a_run_costs_the_sum_of_its_instructions_and_its_slowest_clients(drdm: Callable[[int], Run]) -> None:
-    effort, channel = effort_of(drdm(3)), Channel(3, 2e5)
+    workload, channel = workload_of(drdm(3)), Channel(3, 2e5)
     slow = "client-002"
     devices = Devices.of_constants({"transmit_power": 0.5, "clients": {slow: {"frequency": 1e6}}})
-    cost = expense(effort, devices, channel)
-    assert cost.sending == pytest.approx(0.5 * effort.bits_up.sum() / channel.rate)
-    macs = {own: float(effort.macs[(effort.client == slow) == own].sum()) for own in (True, False)}
+    cost = energy_cost(workload, devices, channel)
+    assert cost.sending == pytest.approx(0.5 * workload.bits_up.sum() / channel.rate)
+    macs = {own: float(workload.macs[(workload.client == slow) == own].sum()) for own in (True, False)}
     assert macs[True] > 0
     assert cost.computing == pytest.approx(1e-28 * (macs[True] * 1e12 + macs[False] * 1e18))
     assert [cost.receiving, cost.energy] == pytest.approx([0, cost.computing + cost.sending])
     assert sum(cost.clients.values()) == pytest.approx(cost.energy)
     seconds = 0.0
     for at in range(5):
-        for phase in set(effort.phase.tolist()):
+        for phase in set(workload.phase.tolist()):
             of_clients = [
                 macs / (1e6 if client == slow else 1e9) + bits / channel.rate
                 for t, which, client, macs, bits in zip(
-                    effort.round, effort.phase, effort.client, effort.macs, effort.bits_up, strict=True
+                    workload.round, workload.phase, workload.client, workload.macs, workload.bits_up, strict=True
                 )
                 if (t, which) == (at, phase)
             ]
@@ -235,12 +235,12 @@ def test_a_run_costs_the_sum_of_its_instructions_and_its_slowest_clients(drdm: C
 
 
 def test_receiving_costs_only_where_there_is_a_rate_and_a_power_for_it(finished: Run) -> None:
-    effort, devices = effort_of(finished), Devices.of_constants({"receive_power": 0.1})
+    workload, devices = workload_of(finished), Devices.of_constants({"receive_power": 0.1})
     assert devices.receive
     assert not Devices().receive
-    cost = expense(effort, devices, Channel(0, 1e6, downlink_rate=5e5))
-    assert cost.receiving == pytest.approx(0.1 * effort.bits_down.sum() / 5e5)
-    assert expense(effort, devices, Channel(0, 1e6)).receiving == 0
+    cost = energy_cost(workload, devices, Channel(0, 1e6, downlink_rate=5e5))
+    assert cost.receiving == pytest.approx(0.1 * workload.bits_down.sum() / 5e5)
+    assert energy_cost(workload, devices, Channel(0, 1e6)).receiving == 0
 
 
 def test_the_phases_of_the_algorithms_are_all_known() -> None:
@@ -254,7 +254,7 @@ def test_the_phases_of_the_algorithms_are_all_known() -> None:
 
 def test_an_algorithm_whose_work_is_not_known_is_refused(encrypted: Run) -> None:
     with raises(SettingsError):
-        effort_of(encrypted)
+        workload_of(encrypted)
 
 
 def test_the_target_is_reached_in_the_first_round_that_is_good_enough(altered: Callable[..., Run]) -> None:
@@ -263,8 +263,8 @@ def test_the_target_is_reached_in_the_first_round_that_is_good_enough(altered: C
     assert [rounds_to(run, "test_loss", target) for target in (3.0, 1.5, 0.5)] == [1, 2, None]
     with raises(SettingsError):
         rounds_to(run, "gap", 0.1)
-    assert Measured.of(run, 0.91, "test_accuracy").effort is None
-    two = Measured.of(run, 0.6, "test_accuracy").effort
+    assert Measured.of(run, 0.91, "test_accuracy").workload is None
+    two = Measured.of(run, 0.6, "test_accuracy").workload
     assert two is not None
     assert (two.rounds, two.round.max()) == (2, 2)
 
@@ -278,11 +278,11 @@ def test_runs_are_compared_by_what_they_take_to_the_target(drdm: Callable[[int],
         assert found is not None
         energies = {}
         for each in measured:
-            cost = each.expense(Devices(), channel)
+            cost = each.energy_cost(Devices(), channel)
             assert cost is not None
-            assert each.effort is not None
+            assert each.workload is not None
             energies[each.local_steps] = cost.energy
-            assert found.rounds[each.local_steps or 0] == each.effort.rounds
+            assert found.rounds[each.local_steps or 0] == each.workload.rounds
         assert found.best == min(energies, key=lambda steps: energies[steps])
     assert choice(measured[:1], Devices(), channel) is None
     twice = choice([measured[0], measured[0], measured[1]], Devices(), channel)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fenchel.report.formatting import bytes_text, count_text, figure_text, plain, seconds_text
+from fenchel.report.formatting import bytes_text, count_text, figure_text, printable, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_counts_agree_with_their_noun() -> None:
 
 
 def test_control_characters_become_visible() -> None:
-    assert plain("a\x1b[31mb\n\u202ec") == "a�[31mb��c"
+    assert printable("a\x1b[31mb\n\u202ec") == "a�[31mb��c"

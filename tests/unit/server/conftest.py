@@ -14,7 +14,7 @@ from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
-from tests.rooms import roomy
+from tests.reservations import roomy
 
 MakeMember: TypeAlias = Callable[..., ClientRecord]
 
@@ -31,7 +31,7 @@ def request_of(**how: Any) -> Request:
         "collector": GatherCollector(),
         "check": lambda *_: None,
         "deadline": 60.0,
-        "room": roomy(),
+        "reservation": roomy(),
     }
     return Request(**plain | how)
 

@@ -207,8 +207,8 @@ def test_an_instruction_never_asks_to_forget_its_own_base(member: ClientRecord) 
     answered(member, ask(member))
     promises = [tell(member), tell(member)]
     member.low_water_mark = member.base  # a checkpoint was written before the promises were kept
-    assert [call.head(member.low_water_mark).reach for call in promises] == [1, 2]
-    assert ask(member).head(member.low_water_mark).reach == 3
+    assert [call.head(member.low_water_mark).low_water_mark for call in promises] == [1, 2]
+    assert ask(member).head(member.low_water_mark).low_water_mark == 3
 
 
 def test_what_a_client_has_to_catch_up_on_is_counted_until_it_is_done(member: ClientRecord) -> None:

@@ -229,8 +229,8 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
 ) -> None:
     limits = MemoryBudget(3 * CHUNK_BYTES, largest_message=LIMIT)
     other = make_member("client-1")
-    room = limits.room("introduce", {each.name: Size(0, None) for each in (member, other)})
-    request = request_of(phase="introduce", room=room)
+    room = limits.reserve("introduce", {each.name: Size(0, None) for each in (member, other)})
+    request = request_of(phase="introduce", reservation=room)
     for each in (member, other):
         request.expect(each, each.post("introduce", 1, pb.ASK, body(), request))
     greedy, serving, _ = await connected(member)
@@ -279,7 +279,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     look = codecs.part_of
 
-    def part(item: pb.Array) -> codecs.OutlinePart:
+    def part(item: pb.Array) -> codecs.ValueLayout:
         names.append(item.name)
         return look(item)
 

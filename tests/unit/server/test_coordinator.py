@@ -107,14 +107,14 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
     grown = []
     for _ in range(4):
         before = len(waits.asked)
-        grown.append(await admission.take_in(fleet, cast(Algorithm, waits)))
+        grown.append(await admission.admit_late_joiners(fleet, cast(Algorithm, waits)))
         assert len(waits.asked) <= before + 1
     assert waits.asked == ["b", "c", "d"]
     assert grown == [False, False, True, False]
     assert list(fleet.members) == ["a", "d"]
     tasks.append(asyncio.create_task(late_joiners.wait(late_joiners.record("b"))))  # comes again
     await asyncio.sleep(0)
-    assert not await admission.take_in(fleet, cast(Algorithm, waits))
+    assert not await admission.admit_late_joiners(fleet, cast(Algorithm, waits))
     assert waits.asked == ["b", "c", "d"], "not before its pause is over"
     assert late_joiners.pause("b") > 0.1
     late_joiners.end()
@@ -130,7 +130,7 @@ async def test_a_newcomer_that_is_refused_at_once_hears_why(tmp_path: Path) -> N
     admission = made.admission
     waiting = asyncio.create_task(admission._admit(late_joiner, pb.Hello(shard=shard())))
     await asyncio.sleep(0)
-    assert not await admission.take_in(fleet_of(admission), cast(Algorithm, Refuses()))
+    assert not await admission.admit_late_joiners(fleet_of(admission), cast(Algorithm, Refuses()))
     assert isinstance(await waiting, pb.Farewell)
 
 
@@ -144,7 +144,7 @@ async def test_a_newcomer_may_come_back_with_other_data_until_it_takes_part(tmp_
     again = asyncio.create_task(admission._admit(late_joiner, pb.Hello(shard=shard(samples=41))))
     await asyncio.sleep(0)
     fleet = fleet_of(admission)
-    assert await admission.take_in(fleet, cast(Algorithm, Waits(set())))
+    assert await admission.admit_late_joiners(fleet, cast(Algorithm, Waits(set())))
     assert isinstance(await again, pb.Welcome)
     assert fleet.members["b"].shard == shard(samples=41)
     with raises(JoinRefusedError):
@@ -222,7 +222,7 @@ async def ended_by(made: Coordinator) -> FenchelError:
         member.changed_unix -= 3600
     try:
         try:
-            await made.conduct()
+            await made.run()
         finally:
             await made.farewells()
     except FenchelError as shown:
@@ -287,7 +287,7 @@ async def test_clients_hear_of_the_servers_files_only_that_they_are_to_blame(
     heard = member.queue = asyncio.Queue()
     ending(made, Ends(error), monkeypatch)
     with raises(FenchelError):
-        await made.conduct()
+        await made.run()
     farewell = heard.get_nowait()
     assert isinstance(farewell, pb.Farewell)
     assert farewell.reason.startswith(told)
@@ -325,7 +325,7 @@ async def test_a_client_that_was_away_at_the_end_hears_of_it_before_the_server_i
     other = made.admission.members["a"]
     other.mark_lost("its journal is gone")  # whom the server does not wait for
     await asyncio.gather(*(made.admission.join(joining(name)) for name in "ab"))
-    await ending(made, Ends(None), monkeypatch).conduct()
+    await ending(made, Ends(None), monkeypatch).run()
     ended = asyncio.create_task(made.farewells())
     await asyncio.sleep(0)
     assert not ended.done()
@@ -342,7 +342,7 @@ async def test_the_server_does_not_wait_for_clients_that_were_long_gone(
     made, _ = coordinator(tmp_path)
     for member in made.admission.members.values():
         member.changed_unix -= 3600
-    await ending(made, Ends(None), monkeypatch).conduct()
+    await ending(made, Ends(None), monkeypatch).run()
     await made.farewells()
     assert not made.admission._returning
 
@@ -360,7 +360,7 @@ async def test_a_run_that_is_cancelled_for_a_client_says_why_and_waits_for_no_pr
         await asyncio.Event().wait()
 
     monkeypatch.setattr(rounds, "go", go)
-    conducting = asyncio.create_task(ending(made, rounds, monkeypatch).conduct())
+    conducting = asyncio.create_task(ending(made, rounds, monkeypatch).run())
     await waiting.wait()
     made.stop_because_of(DataError("no number", source="b.csv"), ["b"])
     conducting.cancel()

@@ -29,7 +29,7 @@ from fenchel.deploy.cli.main import application
 from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
-from fenchel.server.disclosure.exporters import Exporter
+from fenchel.server.disclosure.exporters import ExporterEntry
 from fenchel.server.disclosure.record import UNASKED, UNDECLARED, DisclosureRecord
 from tests.complexity import LINEAR, growth
 from tests.messages import raises
@@ -198,7 +198,10 @@ def test_the_file_holds_what_was_there_after_a_restart(account: DisclosureRecord
 def test_where_a_run_could_be_watched_is_told_once_and_kept(account: DisclosureRecord, tmp_path: Path) -> None:
     assert account.to_json()["exporters"] == []
     account.save()
-    page, metrics = (Exporter("dashboard", "http://127.0.0.1:7444/"), Exporter("metrics", "http://x:9464/metrics"))
+    page, metrics = (
+        ExporterEntry("dashboard", "http://127.0.0.1:7444/"),
+        ExporterEntry("metrics", "http://x:9464/metrics"),
+    )
     account.shown(page, metrics)
     account.save_news()
     again = DisclosureRecord(account.path, "run")
@@ -230,7 +233,7 @@ def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     account = DisclosureRecord(folder.disclosures, "run", uplink=Uplink(noise=0.5))
     account.opened("north", ["client"])
     receive(account, "north", reply(model=np.zeros(4), loss=0.5), asked(model="noisy", loss="clear"))
-    account.shown(Exporter("metrics", "http://127.0.0.1:9464/metrics"))
+    account.shown(ExporterEntry("metrics", "http://127.0.0.1:9464/metrics"))
     account.save()
     found = load_disclosures(tmp_path)
     (model, loss) = disclosure_rows(found)

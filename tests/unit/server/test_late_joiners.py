@@ -34,7 +34,7 @@ async def waiting(newcomers: LateJoiners, name: str) -> asyncio.Task[None]:
 
 
 def called(newcomers: LateJoiners) -> ClientRecord:
-    member = newcomers.call()
+    member = newcomers.pop_ready()
     assert member is not None
     return member
 
@@ -45,7 +45,7 @@ async def test_they_are_called_in_the_order_of_ids_and_each_once() -> None:
     for name in ("a", "b", "c"):
         assert called(newcomers).name == name
         await asyncio.wait_for(tasks[name], PATIENCE)
-    assert newcomers.call() is None
+    assert newcomers.pop_ready() is None
 
 
 async def test_one_whose_stream_broke_is_not_called_until_it_is_back() -> None:
@@ -54,12 +54,12 @@ async def test_one_whose_stream_broke_is_not_called_until_it_is_back() -> None:
     second = await waiting(newcomers, "a")  # its old stream seems to be open
     first.cancel()
     await asyncio.wait([first])
-    assert newcomers.call() is not None
+    assert newcomers.pop_ready() is not None
     await second
     third = await waiting(newcomers, "a")
     third.cancel()
     await asyncio.wait([third])
-    assert newcomers.call() is None
+    assert newcomers.pop_ready() is None
     assert newcomers.record("a") is newcomers.record("a")
 
 
@@ -104,9 +104,9 @@ async def test_who_has_kept_all_waiting_in_vain_waits_longer_and_longer_and_hold
         assert newcomers.pause("b") == 0
         assert called(newcomers).name == "b"
         now += pause - 1
-        assert newcomers.call() is None
+        assert newcomers.pop_ready() is None
         now += 1
-    assert newcomers.call() is not None
+    assert newcomers.pop_ready() is not None
 
 
 async def test_nobody_waits_for_a_run_that_is_over() -> None:

@@ -28,7 +28,7 @@ from fenchel.fleet.memory_budget import MemoryBudget, Reservation, Size
 from fenchel.testing import load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
-from tests.rooms import InRoom
+from tests.reservations import InRoom
 from tests.unit.server.conftest import settled
 
 PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not
@@ -41,11 +41,11 @@ def exactly(size: int, clients: list[str] = CLIENTS) -> dict[str, Size]:
 
 
 def test_a_phase_that_needs_more_at_once_than_there_may_be_is_refused_in_words() -> None:
-    assert MemoryBudget(6 * MIB).room("round 1, phase 'solve'", exactly(MIB)).wanted == 6 * MIB
+    assert MemoryBudget(6 * MIB).reserve("round 1, phase 'solve'", exactly(MIB)).wanted == 6 * MIB
     with raises(SettingsError):
-        MemoryBudget(6 * MIB - 1).room("round 1, phase 'solve'", exactly(MIB))
+        MemoryBudget(6 * MIB - 1).reserve("round 1, phase 'solve'", exactly(MIB))
     with raises(SettingsError):
-        MemoryBudget(MIB - 1).room("round 1, phase 'train'", exactly(MIB), buffer=MIB)
+        MemoryBudget(MIB - 1).reserve("round 1, phase 'train'", exactly(MIB), buffer=MIB)
 
 
 def takes(room: Reservation, client: str, size: int) -> bool:
@@ -58,25 +58,25 @@ def takes(room: Reservation, client: str, size: int) -> bool:
 
 
 def test_one_reply_at_a_time_is_enough_for_a_sum() -> None:
-    room = MemoryBudget(MIB).room("train", exactly(MIB), buffer=256 * MIB)
+    room = MemoryBudget(MIB).reserve("train", exactly(MIB), buffer=256 * MIB)
     assert (room.wanted, room.buffer) == (MIB, 0)
-    open_length = MemoryBudget(10 * MIB).room("visit", {"a": Size(0, None)}, buffer=256 * MIB)
+    open_length = MemoryBudget(10 * MIB).reserve("visit", {"a": Size(0, None)}, buffer=256 * MIB)
     assert open_length.buffer == 5 * MIB
     assert takes(open_length, "a", 5 * MIB)
     assert not takes(open_length, "a", 5 * MIB + 1)
-    wide = MemoryBudget(600 * MIB).room("train", exactly(MIB), buffer=256 * MIB)
+    wide = MemoryBudget(600 * MIB).reserve("train", exactly(MIB), buffer=256 * MIB)
     assert (wide.wanted, wide.buffer) == (257 * MIB, 256 * MIB)
 
 
 def test_what_is_open_is_cut_for_all_alike() -> None:
     sizes = {"a": Size(MIB, MIB), "b": Size(0, None), "c": Size(MIB, None)}
-    room = MemoryBudget(12 * MIB, largest_message=100 * MIB).room("offer", sizes)
+    room = MemoryBudget(12 * MIB, largest_message=100 * MIB).reserve("offer", sizes)
     assert takes(room, "a", MIB)
     refused = [client for client in sizes for size in (5 * MIB, 6 * MIB + MIB) if not takes(room, client, size)]
     assert refused == ["a", "a", "b", "c"]
     with pytest.raises(PayloadError, match=r"above the 5,\d+,\d+ that network.in_flight_bytes \(12,582,912\) leaves"):
         room.check("b", 7 * MIB)
-    roomy = MemoryBudget(1000 * MIB, largest_message=100 * MIB).room("offer", sizes)
+    roomy = MemoryBudget(1000 * MIB, largest_message=100 * MIB).reserve("offer", sizes)
     assert all(takes(roomy, client, 100 * MIB) for client in ("b", "c"))
 
 
@@ -92,7 +92,7 @@ def test_all_that_a_room_lets_come_fits_the_limit(
 ) -> None:
     sizes = {client: Size(least, None if more is None else least + more) for client, (least, more) in bounds.items()}
     try:
-        room = MemoryBudget(limit, largest_message=80).room("any", sizes, buffer)
+        room = MemoryBudget(limit, largest_message=80).reserve("any", sizes, buffer)
     except SettingsError:
         least = [size.least for size in sizes.values()]
         assert (sum(least) if buffer is None else max(least)) > limit
@@ -121,7 +121,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
         sizes = {f"{number}-{each}": chance.randint(2, 9) * MIB for each in range(chance.randint(1, 6))}
         together = chance.random() < 0.5 and sum(sizes.values()) <= limit
         exact = {client: Size(size, size) for client, size in sizes.items()}
-        room = shared.room(f"phase {number}", exact, None if together else 10 * MIB)
+        room = shared.reserve(f"phase {number}", exact, None if together else 10 * MIB)
         collector = InRoom(
             GatherCollector() if together else VisitCollector(list(sizes), 10 * MIB, lambda client, values: None), room
         )
@@ -134,7 +134,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
                     await asyncio.wait_for(collector.admit(client, chance.randint(1, sizes[client] // MIB) * MIB), 1e-4)
             await collector.admit(client, sizes[client])
             assert shared.held <= limit
-            assert shared.held == sum(open_room.held for open_room in shared.rooms)
+            assert shared.held == sum(open_room.held for open_room in shared.reservations)
             await asyncio.sleep(0)
             if chance.random() < 0.2:
                 collector.skip(client)
@@ -151,7 +151,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
             for number in range(4):
                 tasks.create_task(phase(shared, number))
-        assert not shared.rooms
+        assert not shared.reservations
         assert shared.held == 0
 
     asyncio.run(scenario())
@@ -159,7 +159,10 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
 
 async def test_a_younger_phase_waits_for_what_the_older_one_may_still_need() -> None:
     shared = MemoryBudget(10 * MIB)
-    older, younger = (shared.room("older", exactly(MIB, CLIENTS)), shared.room("younger", exactly(3 * MIB, ["a", "b"])))
+    older, younger = (
+        shared.reserve("older", exactly(MIB, CLIENTS)),
+        shared.reserve("younger", exactly(3 * MIB, ["a", "b"])),
+    )
     with younger:
         with older:
             pass  # it was not the older one then
@@ -184,8 +187,8 @@ async def test_a_younger_phase_waits_for_what_the_older_one_may_still_need() -> 
 
 async def test_who_waits_is_let_go_when_the_phase_is_over_and_who_comes_back_has_its_room() -> None:
     shared = MemoryBudget(2 * MIB)
-    first = shared.room("first", exactly(2 * MIB, ["a"]))
-    second = shared.room("second", exactly(2 * MIB, ["b"]))
+    first = shared.reserve("first", exactly(2 * MIB, ["a"]))
+    second = shared.reserve("second", exactly(2 * MIB, ["b"]))
     with first:
         await first.acquire("a", 2 * MIB)
         await first.acquire("a", 2 * MIB)
@@ -207,7 +210,7 @@ async def test_who_waits_is_let_go_when_the_phase_is_over_and_who_comes_back_has
 
 async def test_who_comes_back_with_another_size_gives_up_its_room_and_waits_for_other() -> None:
     shared = MemoryBudget(10 * MIB)
-    room = shared.room("visit", {"a": Size(0, 8 * MIB), "b": Size(0, 8 * MIB)}, 10 * MIB)
+    room = shared.reserve("visit", {"a": Size(0, 8 * MIB), "b": Size(0, 8 * MIB)}, 10 * MIB)
     with room:
         await room.acquire("a", 6 * MIB)
         await room.acquire("b", MIB)
@@ -224,7 +227,7 @@ async def test_who_comes_back_with_another_size_gives_up_its_room_and_waits_for_
 
 async def test_nobody_passes_the_limit_by_saying_less_first() -> None:
     shared, names = MemoryBudget(200 * MIB), [f"client-{number}" for number in range(10)]
-    room = shared.room("round 1, phase 'look'", dict.fromkeys(names, Size(1, 100 * MIB)), 20 * MIB)
+    room = shared.reserve("round 1, phase 'look'", dict.fromkeys(names, Size(1, 100 * MIB)), 20 * MIB)
     collector = InRoom(VisitCollector(names, 20 * MIB, lambda client, values: None), room)
     with room:
         for name in names[1:]:
@@ -243,7 +246,7 @@ async def test_nobody_passes_the_limit_by_saying_less_first() -> None:
 async def test_a_sum_gives_room_back_as_it_goes_and_a_collection_at_its_end() -> None:
     shared = MemoryBudget(100 * MIB)
     order = ["a", "b"]
-    rooms = [shared.room("phase", exactly(5 * MIB, order), buffer) for buffer in (20 * MIB, None)]
+    rooms = [shared.reserve("phase", exactly(5 * MIB, order), buffer) for buffer in (20 * MIB, None)]
     sums = InRoom(VisitCollector(order, 20 * MIB, lambda client, values: None), rooms[0])
     whole = InRoom(GatherCollector(), rooms[1])
     with rooms[0]:

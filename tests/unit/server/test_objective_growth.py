@@ -16,8 +16,8 @@ from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import read
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server.checkpointer import Checkpointer
 from fenchel.server.coordinator import open_resumed
-from fenchel.server.saving import Saving
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.testing import Federation
 from tests.messages import raises
@@ -129,9 +129,9 @@ def test_a_run_that_stops_and_goes_on_warns_in_the_round_of_one_that_does_not_st
     (expected,) = rounds_warned_of(caplog)
     assert 2 < expected < 8
     caplog.clear()
-    save, go = Saving.save, FedAvg.round
+    save, go = Checkpointer.save, FedAvg.round
 
-    async def saving_always(self: Saving, *given: Any, wait: bool, again: bool = False) -> None:
+    async def saving_always(self: Checkpointer, *given: Any, wait: bool, again: bool = False) -> None:
         await save(self, *given, wait=True, again=again)
 
     async def stopping(self: FedAvg, t: int) -> None:
@@ -139,7 +139,7 @@ def test_a_run_that_stops_and_goes_on_warns_in_the_round_of_one_that_does_not_st
             raise DataError("stopped, for a test")
         await go(self, t)
 
-    monkeypatch.setattr(Saving, "save", saving_always)
+    monkeypatch.setattr(Checkpointer, "save", saving_always)
     folder = RunFolder.create(tmp_path, "stopped")
     federation = Federation(settings, folder)
     with caplog.at_level(logging.WARNING, "fenchel.server"):

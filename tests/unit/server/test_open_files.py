@@ -31,8 +31,8 @@ from fenchel.fleet.metering import open_files
 from fenchel.fleet.metering.limits import Limits
 from fenchel.fleet.metering.open_files import RESERVED, connections
 from fenchel.fleet.metering.throttled_log import ThrottledLog
-from fenchel.server import saving
-from fenchel.server.saving import until_written
+from fenchel.server import checkpointer
+from fenchel.server.checkpointer import until_written
 from tests.conftest import MakeSettings
 from tests.messages import raises
 
@@ -167,14 +167,14 @@ async def test_a_write_waits_for_files_and_the_log_says_so_once(
     throttled_log = ThrottledLog(clock=lambda: 0.0)
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         await until_written("the model", failing(20, tmp_path, number), throttled_log)
-    assert pauses == [saving._PAUSE] * 20
+    assert pauses == [checkpointer._PAUSE] * 20
     assert [message.partition(" cannot")[0] for message in caplog.messages] == ["the model"]
 
 
 async def test_a_write_that_waits_in_vain_ends_the_run(pauses: list[float], tmp_path: Path) -> None:
     with raises(TooManyFilesError):
         await until_written("the model", failing(1000, tmp_path), ThrottledLog(clock=lambda: 0.0))
-    assert len(pauses) == saving._TRIES - 1
+    assert len(pauses) == checkpointer._TRIES - 1
 
 
 async def test_a_full_disk_is_not_waited_for(pauses: list[float], tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_a_run_waits_for_files_with_all_that_it_writes_and_ends_as_any_oth
     chosen = make_settings(checkpoint={"every": 1})
     undisturbed = RunFolder.create(tmp_path, "undisturbed")
     await run_in_process(chosen, undisturbed)
-    monkeypatch.setattr(saving, "_PAUSE", 0.0)
+    monkeypatch.setattr(checkpointer, "_PAUSE", 0.0)
     folder = RunFolder.create(tmp_path, "disturbed")
     by_round = {folder.checkpoint, folder.disclosures, folder.environments}
     wanted = by_round if kept_from == "round" else {folder.model, folder.summary, folder.metrics, folder.calls}

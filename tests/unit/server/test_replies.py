@@ -17,7 +17,7 @@ from fenchel.common.wire.values import SparseVector, Value
 from fenchel.fleet.cohort import Cohort, Reduced, Replies
 from fenchel.fleet.question import Each, bodies
 from fenchel.fleet.weighted_sum import WeightedSum, accumulate
-from tests.rooms import InRoom, roomy
+from tests.reservations import InRoom, roomy
 
 NOBODY = cast(Cohort, None)
 PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not

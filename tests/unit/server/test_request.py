@@ -19,7 +19,7 @@ from fenchel.fleet.quorum import Shortfall
 from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
-from tests.rooms import roomy
+from tests.reservations import roomy
 from tests.unit.server.conftest import MakeMember, body, request_of, settled
 
 PATIENCE = 60.0
@@ -50,7 +50,7 @@ class Asked:
         self.lacks: list[Shortfall] = []
         self.lacking = asyncio.Event()
         lacks = self.note if waits else None
-        self.request = request_of(t=4, collector=self.collector, deadline=deadline, patience=2, lacks=lacks)
+        self.request = request_of(t=4, collector=self.collector, deadline=deadline, patience=2, on_shortfall=lacks)
         self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
             self.members = {name: make_member(name) for name in NAMES}
@@ -230,7 +230,10 @@ async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_
     names = [*NAMES, "client-3"]
     collector = VisitCollector(names, 2 << 20, lambda client, values: None)
     request = request_of(
-        collector=collector, deadline=0.05, room=roomy(names, 2 << 20), lacks=lambda request, shortfall, tell: None
+        collector=collector,
+        deadline=0.05,
+        reservation=roomy(names, 2 << 20),
+        on_shortfall=lambda request, shortfall, tell: None,
     )
     members = {name: make_member(name) for name in names}
     calls = {name: member.post("train", 4, pb.ASK, body(), request) for name, member in members.items()}
@@ -316,9 +319,9 @@ class Stalled:
             t=4,
             collector=collector,
             deadline=deadline,
-            room=roomy(self.names, buffer << 20),
+            reservation=roomy(self.names, buffer << 20),
             patience=2,
-            lacks=lambda request, shortfall, tell: self.told.append(shortfall) if tell else None,
+            on_shortfall=lambda request, shortfall, tell: self.told.append(shortfall) if tell else None,
         )
         self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
@@ -374,9 +377,9 @@ async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_o
 ) -> None:
     memory_budget = MemoryBudget(10 << 20)
     held = Stalled(make_member, 0.05, stalls=False)
-    with memory_budget.room("an older phase", {"client-9": Size(1, None)}):
-        room = memory_budget.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
-        held.request = request_of(t=4, deadline=0.05, room=room, patience=1)
+    with memory_budget.reserve("an older phase", {"client-9": Size(1, None)}):
+        room = memory_budget.reserve("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
+        held.request = request_of(t=4, deadline=0.05, reservation=room, patience=1)
         with room:
             assert await held.finish(0) == []
     assert held.late() == []

@@ -31,7 +31,7 @@ from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
 from fenchel.server.rounds import Rounds, save_model
-from fenchel.server.telemetry.deferred_note import DeferredNote
+from fenchel.server.telemetry.deferred_writer import DeferredWriter
 from fenchel.server.telemetry.observer import Observer, Observers
 from fenchel.server.telemetry.recorder import Recorder
 from tests.messages import raises
@@ -118,16 +118,18 @@ def rounds_of(parent: Path, member: ClientRecord, **participation: Any) -> Round
         }
     )
     folder = RunFolder.create(parent, "run")
-    note = DeferredNote()
+    writer = DeferredWriter()
     return Rounds(
         settings=settings,
         folder=folder,
-        fleet=Fleet(members={member.name: member}, seed=0, participation=settings.participation, meanwhile=note.soon),
+        fleet=Fleet(
+            members={member.name: member}, seed=0, participation=settings.participation, meanwhile=writer.schedule
+        ),
         algorithm=cast(Algorithm, Counting()),
         evaluator=cast(Evaluator, Never()),
         recorder=Recorder(folder=folder, figures=()),
         preparation=Preparation(settings.data, features=64, class_names=("0", "1")),
-        note=note,
+        writer=writer,
         done=0,
         admission=nobody,
         disclosures=DisclosureRecord(folder.disclosures, folder.id, None, settings.uplink),
@@ -143,16 +145,16 @@ def saved(rounds: Rounds) -> tuple[int, float]:
 async def test_a_run_that_waits_saves_what_was_before_the_round(make: MakeRounds, member: ClientRecord) -> None:
     rounds = make()
     for t in (1, 2, 3):
-        rounds.saving._keep_from = 0.0
+        rounds.checkpointer._keep_from = 0.0
         await rounds._round(t)
     member.base = 9
     rounds.algorithm.state.model += 0.5  # in the middle of round 4
-    await rounds.saving.secure()
+    await rounds.checkpointer.flush()
     assert saved(rounds) == (3, 3.0)
     assert checkpoints.load(rounds.folder.checkpoint).members["a"]["base"] == 0
-    assert rounds.saving.saved == 3
+    assert rounds.checkpointer.saved == 3
     written = rounds.folder.checkpoint.stat().st_mtime_ns
-    await rounds.saving.secure()  # another phase waits, too
+    await rounds.checkpointer.flush()  # another phase waits, too
     assert rounds.folder.checkpoint.stat().st_mtime_ns == written
 
 
@@ -203,9 +205,9 @@ async def test_two_checkpoints_are_never_written_at_the_same_time(
     await rounds._round(1)
     first = asyncio.create_task(rounds._save(wait=True))
     await asyncio.sleep(0)
-    rounds.saving._keep_from = 0.0
+    rounds.checkpointer._keep_from = 0.0
     await rounds._round(2)
-    await asyncio.gather(first, rounds.saving.secure(), rounds.saving.secure(), rounds._save(wait=True))
+    await asyncio.gather(first, rounds.checkpointer.flush(), rounds.checkpointer.flush(), rounds._save(wait=True))
     assert order[0] == 1
     assert set(order) == {1, 2}
     assert saved(rounds) == (2, 2.0)
@@ -227,9 +229,9 @@ async def test_a_run_that_ends_waits_for_what_is_being_written_and_begins_nothin
     await rounds._round(1)
     writing = asyncio.create_task(rounds._save(wait=True))
     await asyncio.sleep(0.01)
-    rounds.saving._keep_from = 0.0
+    rounds.checkpointer._keep_from = 0.0
     await rounds._round(2)
-    waiting = asyncio.create_task(rounds.saving.secure())
+    waiting = asyncio.create_task(rounds.checkpointer.flush())
     await asyncio.sleep(0)
     writing.cancel()
     await rounds.close(completed=False)
@@ -255,7 +257,7 @@ async def test_fewer_clients_than_wanted_do_not_make_a_run_save_all_the_time(
         write(folder, checkpoint, sync=sync)
 
     monkeypatch.setattr(checkpoints, "save", counted)
-    monkeypatch.setattr(rounds.saving, "keep", lambda *_: None)
+    monkeypatch.setattr(rounds.checkpointer, "snapshot", lambda *_: None)
     began = time.perf_counter()
     for t in range(1, 100):
         await rounds._round(t)
@@ -267,7 +269,7 @@ async def test_what_was_kept_gives_way_to_a_regular_checkpoint(make: MakeRounds)
     await rounds._round(1)
     rounds.done = 2
     await rounds._save(wait=True)
-    await rounds.saving.secure()
+    await rounds.checkpointer.flush()
     assert checkpoints.load(rounds.folder.checkpoint).round == 2
     assert not rounds.folder.previous_checkpoint.exists()
 
@@ -280,13 +282,13 @@ async def test_keeping_takes_a_hundredth_of_the_time_at_most(make: MakeRounds, m
         now += 1.0
         return now
 
-    monkeypatch.setattr("fenchel.server.saving.time.thread_time", take_a_second)  # between two looks there is one
-    monkeypatch.setattr("fenchel.server.saving.time.perf_counter", lambda: now)
+    monkeypatch.setattr("fenchel.server.checkpointer.time.thread_time", take_a_second)  # between two looks there is one
+    monkeypatch.setattr("fenchel.server.checkpointer.time.perf_counter", lambda: now)
     rounds = make()
     kept = []
     for done in range(1, 500):
-        rounds.saving.keep(done, rounds.algorithm.state)
-        kept.append(rounds.saving.covered)
+        rounds.checkpointer.snapshot(done, rounds.algorithm.state)
+        kept.append(rounds.checkpointer.last_saved_or_kept)
         now += 1.0
     assert sorted(set(kept)) == [1, 100, 199, 298, 397, 496]
 
@@ -295,7 +297,7 @@ async def test_a_run_that_stops_in_place_of_waiting_keeps_nothing(make: MakeRoun
     rounds = make(on_shortage="stop")
     await rounds._round(1)
     await rounds._round(2)
-    await rounds.saving.secure()
+    await rounds.checkpointer.flush()
     assert not rounds.folder.checkpoint.exists()
 
 
@@ -306,9 +308,9 @@ async def test_a_disk_that_is_full_is_told_and_the_run_goes_on_waiting(
     await rounds._round(1)
     rounds.folder.checkpoint.with_name("latest.new").mkdir()  # where it would be written first
     with caplog.at_level(logging.ERROR, "fenchel.server"):
-        await rounds.saving.secure()
+        await rounds.checkpointer.flush()
     assert "cannot be written" in caplog.text
-    assert rounds.saving.saved is None
+    assert rounds.checkpointer.saved is None
 
 
 async def test_a_checkpoint_that_fails_ends_the_run_long_before_the_next_is_due(make: MakeRounds) -> None:
@@ -316,7 +318,7 @@ async def test_a_checkpoint_that_fails_ends_the_run_long_before_the_next_is_due(
     await rounds._round(1)
     rounds.folder.checkpoint.with_name("latest.new").mkdir()
     await rounds._save(wait=False)
-    await rounds.saving._idle()
+    await rounds.checkpointer._idle()
     with raises(StorageError):
         await rounds._round(2)
     assert rounds.done == 2
@@ -329,7 +331,7 @@ async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_
     rounds = make()
     for t in (1, 2):
         await rounds._round(t)
-        await rounds.saving.secure()
+        await rounds.checkpointer.flush()
     assert not rounds.folder.checkpoint.exists()
     member.queue = None  # it has gone away
     await rounds._round(3)

@@ -22,7 +22,7 @@ from fenchel.common.wire.values import SparseVector, Value
 from fenchel.fleet.cohort import Reduced
 from fenchel.fleet.uplink import ServerUplink
 from tests.messages import raises
-from tests.rooms import InRoom, roomy
+from tests.reservations import InRoom, roomy
 
 SEED, D, T = 7, 12, 4
 SUPPORTS = ("top-k", "random", "shared-random", "public-top-k")

@@ -22,7 +22,7 @@ from fenchel.fleet.fleet import Fleet
 from fenchel.fleet.question import Each
 from fenchel.fleet.request import Request
 from tests.messages import raises
-from tests.rooms import InRoom, roomy
+from tests.reservations import InRoom, roomy
 from tests.unit.server.conftest import settled
 
 MIB = 1 << 20

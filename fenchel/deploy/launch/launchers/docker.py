@@ -18,7 +18,7 @@ from pydantic import Field
 
 from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.version import software
 from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
@@ -152,7 +152,7 @@ class DockerLauncher:
         if not found:
             raise SettingsError(
                 f"the image {self.settings.image} has no {software()}, or its container does not start "
-                f"({errors or plain(output[:200])}, code {code}); build the image from this version",
+                f"({errors or sanitize(output[:200])}, code {code}); build the image from this version",
                 key="image",
             )
         found[0].check(self.settings.image, port)

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from fenchel.common.errors import FenchelError, SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.version import software
 from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
@@ -165,7 +165,7 @@ class KubernetesLauncher:
         found = Survey.read(output)
         if not found:
             raise SettingsError(
-                f"the image {self.settings.image} has no {software()} ({plain(output[:200])}); build it from this "
+                f"the image {self.settings.image} has no {software()} ({sanitize(output[:200])}); build it from this "
                 "version",
                 key="image",
             )

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fenchel.common.errors import UnreachableError
 from fenchel.common.settings.section import Section
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.deploy.launch.launchers.interface import ClientProcess
 
 REMOTE = "fenchel.deploy.cli.remote"
@@ -155,7 +155,7 @@ async def said(
         if running.returncode is None:
             running.kill()
             await running.wait()
-    return running.returncode, output.decode(errors="replace"), plain(errors.decode(errors="replace").strip()[-500:])
+    return running.returncode, output.decode(errors="replace"), sanitize(errors.decode(errors="replace").strip()[-500:])
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fenchel.common.errors import FenchelError, SettingsError, UnreachableError
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.deploy.launch.bundle import read_whole
 
 CONTAINER = "client"
@@ -103,10 +103,10 @@ class Cluster:
             except (TypeError, ValueError, KeyError):
                 reason = str(error.reason)
             kind = SettingsError if error.status in _MISTAKES else UnreachableError
-            raise kind(f"Kubernetes rejected the call {method}: {plain(reason)[:500]}") from error
+            raise kind(f"Kubernetes rejected the call {method}: {sanitize(reason)[:500]}") from error
         except HTTPError as error:
             raise UnreachableError(
-                f"the cluster does not answer: {plain(str(error))[:300]}; check the connection with kubectl "
+                f"the cluster does not answer: {sanitize(str(error))[:300]}; check the connection with kubectl "
                 "cluster-info"
             ) from None
 
@@ -288,7 +288,7 @@ class Pod:
 
     def _say(self, text: str) -> None:
         if text != self._said:
-            print(f"Kubernetes: {plain(text)[:500]}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"Kubernetes: {sanitize(text)[:500]}", file=sys.stderr, flush=True)  # noqa: T201
         self._said = text
 
 

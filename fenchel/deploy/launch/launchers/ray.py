@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 
 from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.version import software
 from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
@@ -161,7 +161,7 @@ class RayLauncher:
     def _unreachable(self, reason: str) -> UnreachableError:
         where = self.settings.address or os.environ.get("RAY_ADDRESS", "") or "this machine"
         return UnreachableError(
-            f"no Ray cluster is usable at {where}: {plain(reason)[-500:]}; start one (ray start --head), or name "
+            f"no Ray cluster is usable at {where}: {sanitize(reason)[-500:]}; start one (ray start --head), or name "
             "its HOST:PORT",
             key="address",
         )
@@ -231,7 +231,7 @@ class RayLauncher:
             found = Survey.read(printed)
             if not found:
                 raise SettingsError(
-                    f"the node's Python has no Fenchel, or another version ({plain(errors.strip())}); install "
+                    f"the node's Python has no Fenchel, or another version ({sanitize(errors.strip())}); install "
                     f"{software()} in the Python that runs Ray",
                     source=node,
                 )

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.version import software
 from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
@@ -152,7 +152,7 @@ class SlurmLauncher:
         if code != 0 or not found:
             raise SettingsError(
                 f"srun cannot run {self.settings.python} with {software()} on every node: "
-                f"{errors or plain(output[:200])}. Install it on all nodes, or name a Python that has it",
+                f"{errors or sanitize(output[:200])}. Install it on all nodes, or name a Python that has it",
                 key="python",
             )
         for survey in found:

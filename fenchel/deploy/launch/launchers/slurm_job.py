@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fenchel.common.errors import RunStoppedError, SettingsError
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.slurm import SlurmSettings
 
@@ -143,7 +143,7 @@ class SlurmJob:
         number = re.fullmatch(rb"(\d+)(;.*)?\n", output)
         if number is None:
             raise SettingsError(
-                f"Slurm rejected the job: {plain(errors.decode(errors='replace').strip()[-500:])}; correct the "
+                f"Slurm rejected the job: {sanitize(errors.decode(errors='replace').strip()[-500:])}; correct the "
                 "settings of the engine (--engine)",
                 key="--on slurm",
             )
@@ -173,7 +173,7 @@ class _Log:
             for line in file.read().splitlines(keepends=True):
                 if line.endswith(b"\n"):
                     self._read += len(line)
-                    self.say(plain(line.decode(errors="replace").rstrip()))
+                    self.say(sanitize(line.decode(errors="replace").rstrip()))
 
 
 async def _finished(number: str, say: Callable[[str], None]) -> tuple[str, int]:

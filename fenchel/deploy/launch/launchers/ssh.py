@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.version import software
 from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
@@ -143,7 +143,7 @@ class SshLauncher:
         if not found:
             raise SettingsError(
                 f"the host's {self.settings.python} has no Fenchel, or another version "
-                f"({errors or plain(output[:200])}); install {software()} there, and name its Python",
+                f"({errors or sanitize(output[:200])}); install {software()} there, and name its Python",
                 source=host,
                 key="python",
             )

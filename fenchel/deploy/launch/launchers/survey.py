@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from fenchel.common.errors import SettingsError, UnreachableError
-from fenchel.common.untrusted_text import plain
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.version import software
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Survey:
         for line in text.splitlines():
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 answer = json.loads(line)
-                texts = {name: plain(str(answer[name])) for name in ("host", "software", "dial", "problem")}
+                texts = {name: sanitize(str(answer[name])) for name in ("host", "software", "dial", "problem")}
                 found.append(cls(**texts, shares=bool(answer["shares"])))
         return found
 

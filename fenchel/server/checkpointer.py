@@ -73,7 +73,7 @@ async def _done(write: Callable[[], Awaitable[None] | None]) -> None:
 
 
 @dataclass(kw_only=True)
-class Saving:
+class Checkpointer:
     """Writer of checkpoints, each taken between two rounds and written during the next one.
 
     Saves take at most about a twentieth of the run time, so the checkpoints of some short rounds are skipped. A crash
@@ -94,7 +94,7 @@ class Saving:
         Log for saves that have to wait.
     saved
         Number of the round of the last checkpoint; ``None``: there is none yet.
-    covered
+    last_saved_or_kept
         Number of the last round that was saved or kept in memory.
     """
 
@@ -106,7 +106,7 @@ class Saving:
     took: Callable[[float], None]
     throttled_log: ThrottledLog = field(default_factory=ThrottledLog)
     saved: int | None = None
-    covered: int = -1
+    last_saved_or_kept: int = -1
     _task: asyncio.Task[None] | None = None
     _bases: dict[str, int] = field(default_factory=dict)  # base of each client in the last checkpoint
     _save_from: float = 0.0  # earliest time of the next save that keeps saves within their share of the run time
@@ -147,7 +147,7 @@ class Saving:
         started = time.perf_counter()
         checkpoint = checkpoints.take(self.folder.id, done, self.epoch, state, self.members)
         self._task = asyncio.create_task(self._write(checkpoint, started, again))
-        self.covered, self._kept = done, None
+        self.last_saved_or_kept, self._kept = done, None
         if wait or checkpoint.is_large:
             await asyncio.shield(self._task)  # cancelling this task would not stop the writing thread
 
@@ -159,8 +159,8 @@ class Saving:
         if error := self._failure():
             raise error
 
-    def keep(self, done: int, state: DataclassInstance) -> None:
-        """Keep a snapshot of the run after round ``done`` in memory, for :meth:`secure`.
+    def snapshot(self, done: int, state: DataclassInstance) -> None:
+        """Keep a snapshot of the run after round ``done`` in memory, for :meth:`flush`.
 
         A snapshot is kept only if the settings make the run wait when clients are missing, the state is small enough to
         be copied, and snapshots take at most a hundredth of the time.
@@ -170,11 +170,11 @@ class Saving:
         began = time.thread_time()  # thread time excludes the load by other processes of a busy machine
         snapshot = RoundSnapshot.of(done, state, self.members.values(), self._kept)
         self._kept = None if snapshot.is_large else snapshot
-        self.covered = self.covered if snapshot.is_large else done
+        self.last_saved_or_kept = self.last_saved_or_kept if snapshot.is_large else done
         spent = time.thread_time() - began
         self._keep_from = time.perf_counter() + spent * (1 / _KEEPING_SHARE - 1)
 
-    async def secure(self) -> int | None:
+    async def flush(self) -> int | None:
         """Write the snapshot that is kept in memory, if any, and return the number of the last round saved.
 
         The caller expects a long wait for clients. An error is logged here, and raised by the next :meth:`check`.

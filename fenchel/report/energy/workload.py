@@ -1,4 +1,4 @@
-"""Effort of the clients of a run: operations of the model and bytes on the wire, by instruction.
+"""Workload of the clients of a run: operations of the model and bytes on the wire, by instruction.
 
 Bytes are measured (``calls.parquet``). Operations are computed from the settings: the number of samples in a phase
 follows from the algorithm, and the operations per sample from the model.
@@ -43,8 +43,8 @@ _PHASES: Mapping[str, Mapping[str, Work]] = {
 
 
 @dataclass(frozen=True)
-class Effort:
-    """Effort of the clients of a run, by instruction, without evaluation.
+class Workload:
+    """Workload of the clients of a run, by instruction, without evaluation.
 
     Attributes
     ----------
@@ -68,8 +68,8 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Expense:
-    """Energy and time of an effort.
+class EnergyCost:
+    """Energy and time of a workload.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Expense:
         return self.computing + self.sending + self.receiving
 
 
-def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> Effort:
+def workload_of(run: Run, rounds: int | None = None, macs: int | None = None) -> Workload:
     """Return the computation and traffic of the clients of a run in its first rounds.
 
     Parameters
@@ -135,7 +135,7 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
         for phase, client in set(zip(phases, clients, strict=True))
     }
     done = np.array([passes[key] for key in zip(phases, clients, strict=True)], np.float64)
-    return Effort(
+    return Workload(
         rounds=run.rounds if rounds is None else rounds,
         round=columns.column(calls, "round").astype(np.int64),
         phase=np.array(phases),
@@ -175,29 +175,29 @@ def _samples_used(algorithm: LocalTrainingSettings, samples: int) -> int:
     return whole * samples + min(rest * size, samples)
 
 
-def expense(effort: Effort, devices: Devices, channel: Channel) -> Expense:
-    """Return the energy and time of an effort for given devices and channel."""
-    compute, send, receive, seconds = (np.zeros(effort.macs.size) for _ in range(4))
-    for client in np.unique(effort.client):
-        mine, own = effort.client == client, devices.of(str(client))
+def energy_cost(workload: Workload, devices: Devices, channel: Channel) -> EnergyCost:
+    """Return the energy and time of a workload for given devices and channel."""
+    compute, send, receive, seconds = (np.zeros(workload.macs.size) for _ in range(4))
+    for client in np.unique(workload.client):
+        mine, own = workload.client == client, devices.of(str(client))
         # Every cost is proportional to the number of operations or bits, so evaluate the cost of a single one.
         for joules, amount, unit in (
-            (compute, effort.macs, computing(own, 1.0)),
-            (send, effort.bits_up, sending(own, channel, 1.0)),
-            (receive, effort.bits_down, receiving(own, channel, 1.0)),
+            (compute, workload.macs, computing(own, 1.0)),
+            (send, workload.bits_up, sending(own, channel, 1.0)),
+            (receive, workload.bits_down, receiving(own, channel, 1.0)),
         ):
             joules[mine] = unit.energy * amount[mine]
             seconds[mine] += unit.seconds * amount[mine]
     total = compute + send + receive
     slowest: dict[tuple[int, str], float] = {}
-    for at, phase, length in zip(effort.round.tolist(), effort.phase.tolist(), seconds.tolist(), strict=True):
+    for at, phase, length in zip(workload.round.tolist(), workload.phase.tolist(), seconds.tolist(), strict=True):
         slowest[at, phase] = max(slowest.get((at, phase), 0.0), length)
-    return Expense(
+    return EnergyCost(
         computing=float(compute.sum()),
         sending=float(send.sum()),
         receiving=float(receive.sum()),
         seconds=sum(slowest.values()),
-        clients={str(name): float(total[effort.client == name].sum()) for name in np.unique(effort.client)},
+        clients={str(name): float(total[workload.client == name].sum()) for name in np.unique(workload.client)},
     )
 
 

@@ -13,7 +13,7 @@ from fenchel.fleet.request import take_all_due
 def roomy(clients: Sequence[str] = (), buffer: int | None = None) -> Reservation:
     """Return open room for whatever comes, or for so many bytes of replies that come before their turn."""
     budget = MemoryBudget(1 << 50)
-    return budget.room("train", dict.fromkeys(clients, Size(0, None)), buffer).__enter__()
+    return budget.reserve("train", dict.fromkeys(clients, Size(0, None)), buffer).__enter__()
 
 
 class InRoom:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 log = logging.getLogger("fenchel.server")
 
-_NOTED_AFTER = 0.02  # longest delay of the row of a round, in seconds
+_WRITTEN_AFTER = 0.02  # longest delay of the row of a round, in seconds
 
 
-class DeferredNote:
+class DeferredWriter:
     """Deferred call that records the last round, after the next round's instructions are queued or a short delay."""
 
     def __init__(self) -> None:
@@ -21,18 +21,18 @@ class DeferredNote:
     def defer(self, write: Callable[[], None]) -> None:
         """Defer a call of ``write``, which records the round that has ended; make an earlier deferred call first."""
         try:
-            self.settle()
+            self.flush()
         finally:
             self._write = write
         # time limit in case the next round sends no request earlier
-        asyncio.get_running_loop().call_later(_NOTED_AFTER, self._now)
+        asyncio.get_running_loop().call_later(_WRITTEN_AFTER, self._now)
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Schedule the deferred call for the next iteration of the event loop."""
         if self._write is not None:
             asyncio.get_running_loop().call_soon(self._now)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Make the deferred call now if it is still due, and raise its error or that of an earlier deferred call."""
         self._do()
         error, self._error = self._error, None
@@ -43,7 +43,7 @@ class DeferredNote:
         try:
             self._do()
         except (KeyboardInterrupt, SystemExit):
-            raise  # settle() raises other exceptions, which the event loop would only log
+            raise  # flush() raises other exceptions, which the event loop would only log
         except BaseException as error:
             # Log the error immediately: the current round may last long before the error ends the run.
             log.error("the run ends after the next round: %s", error)
