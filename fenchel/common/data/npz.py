@@ -1,4 +1,7 @@
-"""Readers of NumPy and IDX files, which never unpickle, and a writer of NumPy archives (``.npz``)."""
+"""Readers of NumPy and IDX files, which never unpickle, and a writer of NumPy archives (``.npz``).
+
+NumPy's own reader allocates what a header announces before it reads. These readers allocate what they have read.
+"""
 
 from __future__ import annotations
 

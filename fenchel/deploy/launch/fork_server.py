@@ -1,7 +1,8 @@
 """Client of the fork server, a process that has imported Fenchel and forks a child for each request.
 
 The imports of a client take most of a second of processor time. A forked child starts in a few milliseconds, and shares
-the memory of the imported modules.
+the memory of the imported modules. The fork server of ``multiprocessing`` does not serve here: its children execute the
+caller's main module, so a script without ``if __name__ == "__main__"`` would start its run again in each client.
 """
 
 from __future__ import annotations
