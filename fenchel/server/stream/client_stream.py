@@ -125,7 +125,7 @@ class ClientStream:
             finally:
                 if self._arriving is not None and self._arriving.request is not None:
                     self._arriving.request.interrupted(member.name)
-                self._leave()
+                self._carry_over()
 
     def _note(self, direction: Direction, message: pb.Hello | pb.Welcome | pb.Farewell) -> None:
         if self._disclosures is not None:
@@ -327,7 +327,7 @@ class ClientStream:
         self._member.carry(SocketBytes(theirs, 0))
         return SocketBytes(total.down - theirs, total.up)
 
-    def _leave(self) -> None:
+    def _carry_over(self) -> None:
         """Carry the socket bytes since the last call over to the client's next call, on any connection.
 
         The count of a closed connection cannot be read any more, so the bytes of the frames replace it.
