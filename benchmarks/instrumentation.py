@@ -27,7 +27,8 @@ from benchmarks.rows import Rows
 from fenchel.client.worker import _Handled
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.deployment import Deployment
-from fenchel.server.stream.client_stream import ClientStream
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.server.stream.connection_bytes import ConnectionBytes
 from fenchel.server.telemetry import recorder, time_breakdown
 from fenchel.server.telemetry.recorder import Recorder
 from fenchel.server.telemetry.time_breakdown import RoundBreakdown
@@ -47,8 +48,8 @@ def _switched_off() -> Iterator[None]:
         return RoundBreakdown()  # a Mock would keep all instructions, and with them their replies
 
     with (
-        mock.patch.object(ClientStream, "_align", _nothing),
-        mock.patch.object(ClientStream, "_socket_bytes", _nothing),
+        mock.patch.object(ClientRecord, "align", _nothing),
+        mock.patch.object(ConnectionBytes, "charge", _nothing),
         mock.patch.object(Recorder, "calls", _nothing),
         mock.patch.object(recorder, "split", split),
     ):
@@ -70,8 +71,8 @@ def _timed(spent: list[float]) -> Iterator[None]:
         return call
 
     with (
-        mock.patch.object(ClientStream, "_align", timed(ClientStream._align)),
-        mock.patch.object(ClientStream, "_socket_bytes", timed(ClientStream._socket_bytes)),
+        mock.patch.object(ClientRecord, "align", timed(ClientRecord.align)),
+        mock.patch.object(ConnectionBytes, "charge", timed(ConnectionBytes.charge)),
         mock.patch.object(Recorder, "calls", timed(Recorder.calls)),
         mock.patch.object(recorder, "split", timed(time_breakdown.split)),
         mock.patch.object(_Handled, "stamp", timed(_Handled.stamp)),

@@ -171,6 +171,35 @@ class ClientRecord:
         """Set the socket bytes that are not assigned to an answered call yet."""
         self.carried_over = socket_bytes
 
+    def align(self, call: Call, welcomed_ns: int) -> None:
+        """Update the estimates of clock offset and throughput from an answered call, and store both in the call.
+
+        Parameters
+        ----------
+        call
+            Call with the client's times.
+        welcomed_ns
+            Time at which this server sent the welcome of the stream, in nanoseconds since 1970; 0: unknown.
+        """
+        timing, clock = call.timing or pb.Timing(), self.clock
+        if timing.welcomed_ns and welcomed_ns:
+            clock.sent(welcomed_ns, welcomed_ns + timing.welcomed_ns)
+        received, replied = timing.received_unix_ns, timing.received_unix_ns + timing.answer_ns
+        if received and not call.interrupted:
+            clock.sent(call.unix_ns(call.first_sent_ns), received - timing.receive_ns)
+            clock.heard(replied, call.unix_ns(call.first_received_ns))
+        offset = clock.at(call.unix_ns(call.last_received_ns))
+        if offset is None or not received or call.interrupted:
+            call.align(offset, 0.0)
+            return
+        down = (received + offset.ns - call.unix_ns(call.first_sent_ns)) / 1e9
+        up = (call.unix_ns(call.last_received_ns) - replied - offset.ns - call.held_ns) / 1e9
+        spread = (call.last_received_ns - call.first_received_ns - call.held_ns) / 1e9
+        serialisation = self.throughput_down.serialisation(
+            call.wire_down, call.opening_down, timing.receive_ns / 1e9, down
+        ) + self.throughput_up.serialisation(call.wire_up, call.opening_up, spread, up)
+        call.align(offset, serialisation)
+
     def raise_low_water_mark(self, base: int) -> None:
         """Set the low-water mark to the base in the older of the two checkpoints on disk."""
         self.low_water_mark = base

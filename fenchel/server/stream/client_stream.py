@@ -18,11 +18,12 @@ from fenchel.common.wire.stream import Stream
 from fenchel.fleet.calls import Call, ReplySink
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.metering.limits import Limits
-from fenchel.fleet.metering.socket_bytes import Metered, SocketBytes
+from fenchel.fleet.metering.socket_bytes import Metered
 from fenchel.fleet.metering.unsolicited import MOST_VALUES
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.disclosure.entries import Direction
 from fenchel.server.disclosure.record import DisclosureRecord
+from fenchel.server.stream.connection_bytes import ConnectionBytes
 
 log = logging.getLogger("fenchel.server")
 
@@ -66,9 +67,7 @@ class ClientStream:
         self._buffer_pool = buffer_pool or BufferPool()
         self._disclosures = disclosures
         self._budgets = budgets
-        self._metered = stream if isinstance(stream, Metered) else None
-        self._looked_at = False
-        self._framed_down = self._framed_up = 0  # bytes of frames since the last reading of the connection's counters
+        self._connection = ConnectionBytes(member, stream if isinstance(stream, Metered) else None)
         self._welcomed_ns = 0
         self._unsolicited = member.limit_unsolicited(limits)
 
@@ -125,7 +124,7 @@ class ClientStream:
             finally:
                 if self._arriving is not None and self._arriving.request is not None:
                     self._arriving.request.interrupted(member.name)
-                self._carry_over()
+                self._connection.close()
 
     def _note(self, direction: Direction, message: pb.Hello | pb.Welcome | pb.Farewell) -> None:
         if self._disclosures is not None:
@@ -161,7 +160,7 @@ class ClientStream:
             self._disclosures.sent(item, head, item.body.payload, goes_on=resume > 0)
         for frame in frames(head, item.body, resume):
             item.count_sent_frame(len(frame))
-            self._framed_down += len(frame)
+            self._connection.count_frame(down=len(frame))
             await self._stream.write(frame)
         item.mark_sent()
         return True
@@ -172,7 +171,7 @@ class ClientStream:
             self._stream, pb.Reply, "a client", self._largest, buffer_pool=self._buffer_pool, begun=member.partial
         )
         while (reply := await reader.begin()) is not None:
-            self._framed_up += reply.frame_bytes
+            self._connection.count_frame(up=reply.frame_bytes)
             call = await self._opened(reader, reply)
             await self._count(reply, call, reply.frame_bytes)
             reader.take(reply)
@@ -180,7 +179,7 @@ class ClientStream:
                 frame_bytes = await reader.more(reply)
                 if not frame_bytes:
                     return
-                self._framed_up += frame_bytes
+                self._connection.count_frame(up=frame_bytes)
                 await self._count(reply, call, frame_bytes)
             if call is not None:
                 self._received(call, reply)
@@ -261,8 +260,8 @@ class ClientStream:
     def _received(self, call: Call, message: IncomingMessage[pb.Reply]) -> None:
         reply = message.head
         call.mark_received(message.last_ns, message.assembly.size, reply.timing)
-        self._align(call, reply.timing)
-        call.set_socket_bytes(self._socket_bytes(call))
+        self._member.align(call, self._welcomed_ns)
+        self._connection.charge(call)
         if self._budgets and reply.spent:
             self._member.mark_spent(sanitize(reply.failure))
         request = call.request
@@ -287,54 +286,6 @@ class ClientStream:
             request.abort(error)
         else:
             request.receive(call, values)
-
-    def _align(self, call: Call, timing: pb.Timing) -> None:
-        """Update the estimates of clock offset and throughput from a call's stamps, and store both in the call."""
-        member, clock = self._member, self._member.clock
-        if timing.welcomed_ns and self._welcomed_ns:
-            clock.sent(self._welcomed_ns, self._welcomed_ns + timing.welcomed_ns)
-        received, replied = timing.received_unix_ns, timing.received_unix_ns + timing.answer_ns
-        if received and not call.interrupted:
-            clock.sent(call.unix_ns(call.first_sent_ns), received - timing.receive_ns)
-            clock.heard(replied, call.unix_ns(call.first_received_ns))
-        offset = clock.at(call.unix_ns(call.last_received_ns))
-        if offset is None or not received or call.interrupted:
-            call.align(offset, 0.0)
-            return
-        down = (received + offset.ns - call.unix_ns(call.first_sent_ns)) / 1e9
-        up = (call.unix_ns(call.last_received_ns) - replied - offset.ns - call.held_ns) / 1e9
-        spread = (call.last_received_ns - call.first_received_ns - call.held_ns) / 1e9
-        serialisation = member.throughput_down.serialisation(
-            call.wire_down, call.opening_down, timing.receive_ns / 1e9, down
-        ) + member.throughput_up.serialisation(call.wire_up, call.opening_up, spread, up)
-        call.align(offset, serialisation)
-
-    def _socket_bytes(self, call: Call) -> SocketBytes | None:
-        """Return the socket bytes to charge to a call, also those of earlier connections; ``None``: unknown."""
-        news = None if self._metered is None else self._metered.read_socket_bytes()
-        if news is None:
-            return None
-        self._looked_at = True
-        self._framed_down = self._framed_up = 0
-        total = self._member.carried_over + news
-        if call.recorded:
-            # the row of this call is already written, so its bytes are charged to the next call
-            self._member.carry(total)
-            return None
-        # Bytes of later instructions may already be on the wire. Charge them to the calls of those instructions.
-        others = sum(other.wire_down for other in self._member.outstanding.values() if other is not call)
-        theirs = min(others, max(total.down - call.wire_down, 0))
-        self._member.carry(SocketBytes(theirs, 0))
-        return SocketBytes(total.down - theirs, total.up)
-
-    def _carry_over(self) -> None:
-        """Carry the socket bytes since the last call over to the client's next call, on any connection.
-
-        The count of a closed connection cannot be read any more, so the bytes of the frames replace it.
-        """
-        if self._looked_at and self._metered is not None:
-            last = self._metered.read_socket_bytes() or SocketBytes(self._framed_down, self._framed_up)
-            self._member.carry(self._member.carried_over + last)
 
     def _discarded(self, sequence: int) -> None:
         call = self._member.overdue.pop(sequence, None)
