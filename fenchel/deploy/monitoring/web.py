@@ -1,8 +1,8 @@
 """Small read-only web server for the dashboard and for Prometheus.
 
 The server has neither encryption nor authentication: every client that reaches it can read its pages. It is meant for
-one machine, or for a network whose users may all read the pages. It limits the time of each request, which uvicorn and
-similar servers do not: there a few readers that send a byte a second keep out all others.
+one machine, or for a network whose users may all read the pages. It limits the time of each request, which uvicorn does
+not: with a limit on connections, a few readers that send a byte a second would keep out all others.
 """
 
 from __future__ import annotations

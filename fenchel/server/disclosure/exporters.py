@@ -31,7 +31,7 @@ _EXPORTERS: Mapping[ExporterName, tuple[str, str]] = {
 
 @dataclass
 class ExporterEntry:
-    """One telemetry exporter of the server. MonitoringOptions never show models or data.
+    """One telemetry exporter of the server. Exporters never show models or data.
 
     Attributes
     ----------

@@ -56,8 +56,9 @@ async def test_a_server_that_serves_is_well_and_turns_a_check_without_certificat
 
 async def test_a_server_that_says_that_it_does_not_serve_is_unwell() -> None:
     async with serving(None, NOT_SERVING) as address:
-        with raises(UnreachableError):
+        with raises(UnreachableError) as caught:
             await asyncio.to_thread(check_serving, address, None)
+    assert "does not serve" in caught.value.problem, "it was reached, and said so"
 
 
 async def test_a_server_that_is_gone_is_unwell(capsys: pytest.CaptureFixture[str]) -> None:
