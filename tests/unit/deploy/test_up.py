@@ -130,7 +130,7 @@ def test_data_that_do_not_fit_end_the_run_although_another_client_shares_the_pro
     monkeypatch.setattr("fenchel.server.membership.admission._FAREWELL_SECONDS", 0.1)
     for name, columns in (("a", "age,outcome"), ("b", "size,outcome")):
         (tmp_path / f"{name}.csv").write_text(f"{columns}\n40,1\n50,0\n")
-    settings = SETTINGS | {"data": {"name": "own", "classes": [0, 1]}, "network": {"join_timeout": 5}}
+    settings = SETTINGS | {"data": {"name": "own", "classes": [0, 1]}}
     with raises(JoinRefusedError):
         fenchel.up(settings, data=[str(tmp_path / "a.csv"), str(tmp_path / "b.csv")], label="outcome", processes=1)
 
