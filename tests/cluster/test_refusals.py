@@ -122,7 +122,7 @@ def test_who_does_not_fit_is_told_so_and_the_run_goes_on_with_those_who_do(feder
 
 
 def test_a_fleet_that_stays_incomplete_ends_with_the_names_of_those_who_came(federate: MakeFederation) -> None:
-    federation = federate(SETTINGS | {"network": {"join_timeout": 3.0}})
+    federation = federate(SETTINGS | {"network": {"join_timeout": 8.0}})  # a client tries at least every 5 s
     federation.start_client("client-001")  # first, as a busy machine may take longer than that to start it
     wait_until(lambda: "trying again" in federation.says("client-001"), "the client to look for its server")
     federation.start_server()
