@@ -70,14 +70,15 @@ class Place:
     def install(self, requirements: Sequence[str | Path]) -> dict[str, Any]:
         """Install packages and return columns of the table."""
         venv.create(self.folder / "venv", with_pip=True)
-        before, bytes_before = self._packages(), self._bytes()
+        before, bytes_before, compiled_before = self._packages(), self._bytes("*"), self._bytes("*.pyc")
         begun = time.perf_counter()
         command = [self.python, "-m", "pip", "install", "--quiet", "--no-cache-dir", *requirements]
         subprocess.run(command, cwd=self.folder, check=True, stdout=sys.stderr)
         seconds = time.perf_counter() - begun
         return {
             "packages": len(self._packages() - before),
-            "MB on disk": round((self._bytes() - bytes_before) / 1e6),
+            "MB on disk": round((self._bytes("*") - bytes_before) / 1e6),
+            "of it bytecode": round((self._bytes("*.pyc") - compiled_before) / 1e6),
             "pip install s": round(seconds),
         }
 
@@ -87,8 +88,8 @@ class Place:
             for path in (self.folder / "venv").glob("lib/python*/site-packages/*.dist-info")
         }
 
-    def _bytes(self) -> int:
-        paths = (self.folder / "venv").rglob("*")
+    def _bytes(self, pattern: str) -> int:
+        paths = (self.folder / "venv").rglob(pattern)
         return sum(path.lstat().st_size for path in paths if path.is_file() and not path.is_symlink())
 
 

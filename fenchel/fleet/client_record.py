@@ -75,7 +75,7 @@ class ClientRecord:
     serving
         Task of the client's latest stream.
     overdue
-        Calls of requests that no longer wait for this client, by sequence number. The next instruction clears them.
+        Call of the last request that was sent to the client and did not wait for its reply, which may still come.
     availability
         Failure detector: missed deadlines and rounds.
     partial
@@ -108,7 +108,7 @@ class ClientRecord:
     queue: asyncio.Queue[int | pb.Farewell] | None = None
     farewell: pb.Farewell | None = None
     serving: asyncio.Task[None] | None = None
-    overdue: dict[int, Call] = field(default_factory=dict)
+    overdue: Call | None = None
     availability: Availability = field(default_factory=Availability)
     partial: IncomingMessage[pb.Reply] | None = None
     clock: Clock = field(default_factory=Clock)
@@ -260,10 +260,25 @@ class ClientRecord:
         if kind == pb.TELL:
             self.base = call.sequence
         self.enqueue(call)
-        self.overdue.clear()
         if self.queue is not None:
             self.queue.put_nowait(call.sequence)
         return call
+
+    def call_of(self, sequence: int) -> Call | None:
+        """Return the call that a reply with this sequence number answers, in time or late; ``None``: unsolicited."""
+        late = self.overdue is not None and self.overdue.sequence == sequence
+        return self.outstanding.get(sequence) or (self.overdue if late else None)
+
+    def mark_overdue(self, call: Call) -> None:
+        """Record that nobody waits for the reply to this call any longer, which may still come if the call was sent."""
+        if call.first_sent_ns:
+            self.overdue = call
+
+    def end_overdue(self) -> None:
+        """Record that the reply to the overdue call has arrived."""
+        if self.overdue is not None:
+            self.overdue.end("late")
+            self.overdue = None
 
     def enqueue(self, call: Call) -> None:
         """Keep an instruction until it is settled."""

@@ -298,9 +298,9 @@ class Request:
             self._stop_waiting(client)
 
     def _stop_waiting(self, client: str) -> None:
-        """Close the call of a client, and keep it as overdue, so that a later reply is recognised."""
+        """Close the call of a client, and mark it as overdue, so that a later reply is recognised."""
         member, call = self._asked[client]
-        member.overdue[call.sequence] = call
+        member.mark_overdue(call)
         self._settle(client)
 
     def _record_miss(self, client: str) -> None:

@@ -185,3 +185,29 @@ def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(fe
     asked = [{row["client"] for row in rows if row["round"] == t and row["kind"] == "ask"} for t in range(20, 41)]
     assert {len(cohort) for cohort in asked} == {2}
     assert sum(AWAY in cohort for cohort in asked) <= 6, "and 14 of 21 without this"
+
+
+@pytest.mark.slow
+def test_a_thawed_client_takes_part_again_though_the_rounds_are_faster_than_its_backlog(
+    federate: MakeFederation,
+) -> None:
+    federation = federate(
+        {
+            "rounds": 1_000_000,  # it is not waited for
+            "clients": 3,
+            "data": {"name": "digits", "samples": 300},
+            "objective": {"kind": "softmax"},
+            "algorithm": {"name": "scaffold", "local_steps": 1},
+            "participation": {"deadline": 1.0, "min_replies": 2},
+            "evaluation": {"every": 100},
+        }
+    )
+    federation.start()
+    federation.wait_for_round(5)
+    federation.clients[AWAY].send_signal(signal.SIGSTOP)
+    wait_until(lambda: "deadlines in a row" in federation.says("server"), "the run not to wait for the frozen client")
+    without = rounds_done(federation)[-1]
+    wait_until(lambda: rounds_done(federation)[-1] > without + 500, "rounds without the client")
+    federation.clients[AWAY].send_signal(signal.SIGCONT)
+    wait_until(lambda: federation.says("server").rindex("3/3") > federation.says("server").rindex("2/3"), "its replies")
+    assert "unsolicited" not in federation.says("server")

@@ -31,6 +31,9 @@ log = logging.getLogger("fenchel.server")
 class ClientStream:
     """Server's side of one stream of a client. It sends the instructions in the client's record and receives replies.
 
+    A request is sent when the reply to the one before it has begun to arrive, or was never needed. So a client that is
+    slower than the rounds, or was frozen, has at most one request behind the current one.
+
     Parameters
     ----------
     member
@@ -69,6 +72,9 @@ class ClientStream:
         self._budgets = budgets
         self._connection = ConnectionBytes(member, stream if isinstance(stream, Metered) else None)
         self._welcomed_ns = 0
+        self._queue: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
+        self._unanswered = 0  # sequence number of the request that the client has not begun to answer; 0: none
+        self._postponed = 0  # sequence number of the request to send after that; 0: none
         self._unsolicited = member.limit_unsolicited(limits)
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
@@ -106,9 +112,8 @@ class ClientStream:
         if isinstance(answer, pb.Farewell):
             return
         member.confirm(hello)
-        queue: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
-        member.attach(queue)
-        writing = asyncio.create_task(self._write(queue, hello.partial))
+        member.attach(self._queue)
+        writing = asyncio.create_task(self._write(hello.partial))
         reading = asyncio.create_task(self._read())
         try:
             await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
@@ -116,7 +121,7 @@ class ClientStream:
                 if task.done():
                     task.result()
         finally:
-            member.detach(queue)
+            member.detach(self._queue)
             for task in (reading, writing):
                 task.cancel()
             try:
@@ -137,10 +142,10 @@ class ClientStream:
             older.cancel()
             await asyncio.wait([older])
 
-    async def _write(self, queue: asyncio.Queue[int | pb.Farewell], partial: pb.Partial) -> None:
+    async def _write(self, partial: pb.Partial) -> None:
         # Keep no local variable that refers to a sent message: its arrays may be large, and the wait for the next
         # message long.
-        while await self._send(await queue.get(), partial):
+        while await self._send(await self._queue.get(), partial):
             pass
 
     async def _send(self, what: int | pb.Farewell, partial: pb.Partial) -> bool:
@@ -153,6 +158,11 @@ class ClientStream:
         item = self._member.outstanding.get(what)
         if item is None or item.body is None:
             return True  # the call ended before its instruction was sent, for example at its deadline
+        if item.request is not None:
+            if self._unanswered:
+                self._postponed = what  # in place of an earlier request, which has ended by now
+                return True
+            self._unanswered = what
         resume = partial.received if partial.sequence == item.sequence else 0
         item.mark_sending(resume)
         head = item.head(self._member.low_water_mark)
@@ -189,11 +199,19 @@ class ClientStream:
             member.mark_reply_complete(reply.head.sequence)
             del reply, call  # release the body of the reply, because the next message may come late
 
+    def _allow_next(self, sequence: int) -> None:
+        """Send the postponed request, now that the client has begun to answer the one before it, or a later tell."""
+        if sequence >= self._unanswered:
+            self._unanswered = 0
+            if self._postponed:
+                self._queue.put_nowait(self._postponed)
+                self._postponed = 0
+
     async def _count(self, reply: IncomingMessage[pb.Reply], call: Call | None, frame_bytes: int) -> None:
         """Count a frame for its call, or delay it by the rate limit if the reply is unsolicited."""
         if call is not None:
             call.count_received_frame(frame_bytes)
-        elif reply.head.sequence not in self._member.overdue:
+        elif self._member.call_of(reply.head.sequence) is None:
             await self._unsolicited.frame()
 
     async def _opened(self, reader: MessageReader[pb.Reply], reply: IncomingMessage[pb.Reply]) -> Call | None:
@@ -202,8 +220,8 @@ class ClientStream:
         The number of values is checked before their descriptors are read.
         """
         head, member = reply.head, self._member
-        call = member.outstanding.get(head.sequence)
-        answers = call or member.overdue.get(head.sequence)
+        call, answers = member.outstanding.get(head.sequence), member.call_of(head.sequence)
+        self._allow_next(head.sequence)
         if answers is None:
             await self._unsolicited.reply()
         try:
@@ -288,14 +306,13 @@ class ClientStream:
             request.receive(call, values)
 
     def _discarded(self, sequence: int) -> None:
-        call = self._member.overdue.pop(sequence, None)
-        if call is None:
+        if self._member.call_of(sequence) is None:
             log.info(
                 "client %s: a reply that was refused, or that no open request awaits, is discarded", self._member.name
             )
             return
         log.info("client %s: a reply arrived after its deadline and does not count", self._member.name)
-        call.end("late")
+        self._member.end_overdue()
 
     def _confirmed(self, call: Call, reply: pb.Reply) -> None:
         call.end("failed" if reply.failure else "confirmed")

@@ -348,6 +348,52 @@ async def test_unsolicited_replies_are_counted_for_the_client_and_looked_at_afte
         await ended(serving)
 
 
+async def test_a_client_that_was_frozen_is_sent_the_current_request_and_none_that_has_ended(
+    member: ClientRecord,
+) -> None:
+    client, serving, _ = await connected(member, unsolicited_per_second=1e-9)
+    missed = [asked(member, deadline=0.001)]
+    first = member.outstanding[1]
+    for _ in range(49):
+        with raises(TooFewRepliesError, round=1, phase="train"):
+            await missed[-1].finish(1)
+        missed.append(asked(member, deadline=0.001))
+    with raises(TooFewRepliesError, round=1, phase="train"):
+        await missed[-1].finish(1)
+    current = asked(member)
+    sequences = []
+    for _ in range(2):
+        instruction = await heard(client)
+        assert isinstance(instruction, pb.Instruction)
+        sequences.append(instruction.sequence)
+        await answered(client, instruction.sequence)
+    assert await current.finish(1) == [member.name]
+    assert sequences == [1, 51]
+    assert first.outcome == "late"
+    assert member.overdue is None
+    await ended(serving)
+
+
+async def test_a_request_that_a_client_skips_since_it_was_undone_does_not_hold_up_the_next(
+    member: ClientRecord,
+) -> None:
+    client, serving, _ = await connected(member)
+    with raises(TooFewRepliesError, round=1, phase="train"):
+        await asked(member, deadline=0.01).finish(1)
+    told = member.post("shift", 1, pb.TELL, body())
+    current = asked(member)
+    for sequence in (1, told.sequence):
+        instruction = await heard(client)
+        assert isinstance(instruction, pb.Instruction)
+        assert instruction.sequence == sequence
+    await answered(client, told.sequence)
+    instruction = await heard(client)
+    assert isinstance(instruction, pb.Instruction)
+    await answered(client, instruction.sequence)
+    assert await current.finish(1) == [member.name]
+    await ended(serving)
+
+
 async def test_a_late_reply_is_not_slowed_down(member: ClientRecord) -> None:
     request = asked(member, deadline=0.05)
     client, serving, _ = await connected(member, unsolicited_frames_per_second=0.001, unsolicited_per_second=0.001)
