@@ -25,13 +25,15 @@ pytestmark = [
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 NOTHING_HERE = {"Other figures", "Calls that did not count"}  # FedAvg has none, and every call counts
+ALARMS = ("FenchelServerDown", "FenchelRunStalled", "FenchelClientsLost")
 SECONDS = 1  # between two looks; the board looks back over four times as long
 
 
 def configuration(server: int, client: int, path: Path) -> None:
     """Write the shipped configuration, with the addresses of this test in place of those of the containers."""
     shipped = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
-    shipped["global"]["scrape_interval"] = f"{SECONDS}s"
+    shipped["global"] |= {"scrape_interval": f"{SECONDS}s", "evaluation_interval": f"{SECONDS}s"}
+    shipped["rule_files"] = [str(MONITORING / name) for name in shipped["rule_files"]]
     ports = {"fenchel-server": server, "fenchel-client": client}
     for job in shipped["scrape_configs"]:
         job.pop("dns_sd_configs", None)
@@ -96,6 +98,14 @@ def test_every_query_of_the_board_finds_something(federate: MakeFederation, tmp_
         }
         done = float(asked(at_prometheus, "fenchel_rounds_total")[0]["value"][1])
         assert 0 < done < endless()["rounds"]
+
+        def alarms() -> dict[str, str]:
+            (rules,) = json.loads(fetched(at_prometheus, "/api/v1/rules"))["data"]["groups"]
+            return {rule["name"]: rule["state"] for rule in rules["rules"]}
+
+        wait_until(lambda: alarms() == dict.fromkeys(ALARMS, "inactive"), "alarms of a run that goes on")
+        federation.kill("server")
+        wait_until(lambda: alarms()["FenchelServerDown"] == "pending", "the alarm")
     finally:
         prometheus.terminate()
         prometheus.wait(30)

@@ -25,6 +25,9 @@ log = logging.getLogger("fenchel.tracing")
 
 SWITCH = "OTEL_TRACES_EXPORTER"
 _KEY = "traceparent"
+_TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+# seconds in place of the library's ten, because the end of a run waits for them if no collector answers
+_TIMEOUT = 3.0
 _STATUS = re.compile(r"StatusCode\.(\w+)")
 
 
@@ -112,7 +115,8 @@ def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracin
     if wanted != "otlp":
         raise SettingsError(f"{SWITCH}={wanted} is not supported; use otlp, or none for no traces")
     try:
-        exporter = _exporter(endpoint(environment))
+        timeout = None if any(map(environment.get, _TIMEOUTS)) else _TIMEOUT
+        exporter = _exporter(endpoint(environment), timeout)
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -143,9 +147,10 @@ class _Heard(logging.Handler):
         self.words = status[1] if status else message
 
 
-def _exporter(where: str) -> SpanExporter:
-    """Return an exporter of spans by OTLP, which logs one warning if spans do not arrive.
+def _exporter(where: str, timeout: float | None) -> SpanExporter:
+    """Return an exporter of spans by OTLP, which logs one warning if spans do not arrive within ``timeout`` seconds.
 
+    ``None`` is the timeout of the environment.
     The library's own messages about each attempt are shown if the root logger has a handler.
     """
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -169,4 +174,4 @@ def _exporter(where: str) -> SpanExporter:
                 )
             return result
 
-    return Exporter()
+    return Exporter(timeout=timeout)

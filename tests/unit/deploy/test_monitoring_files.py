@@ -200,7 +200,7 @@ def test_every_file_that_the_overlay_mounts_is_there() -> None:
         for volume in services[name]["volumes"]
     ]
     files = [Path(source) for source in mounted if "/" in source]
-    assert len(files) == 4
+    assert len(files) == 5
     assert all(path.is_file() for path in files)
 
 
