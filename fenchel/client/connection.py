@@ -9,9 +9,10 @@ import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -32,6 +33,8 @@ from fenchel.common.wire.channel import (
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
+T = TypeVar("T")
+
 log = logging.getLogger("fenchel.client")
 
 # bounds in seconds on the keepalive interval in the settings, which come from the server
@@ -40,6 +43,7 @@ _SHORTEST_KEEPALIVE, _LONGEST_KEEPALIVE = 1.0, 3600.0
 # detect that the previous connection is dead
 _IN_USE_SECONDS = 5 * KEEPALIVE
 _PING_SECONDS = 10.0
+_WITHDRAWAL_SECONDS = 5.0
 _REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -211,7 +215,7 @@ class Connection:
             expected = f" of {reply.expected}" if reply.expected else ""
             self.on_event(f"{who.name}: waiting for the others ({reply.joined}{expected} have joined)")
             if reply.run not in (self._prepared_for, self._run):
-                await asyncio.get_running_loop().run_in_executor(self.executor, prepare, who, reply)
+                await self._prepared(channel, prepare, who, reply)
                 self._prepared_for = reply.run
             return False
         if self._worker is None or reply.run != self._run:
@@ -219,11 +223,25 @@ class Connection:
             # another run
             if self._worker is not None and self._worker.has_begun:
                 who.trust_limits.check_same(self._run, reply.run, who.name)
-            self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
+            self._worker = await self._prepared(channel, self._ready, reply)
             self._run = reply.run
             for warning in self._worker.session.warnings:
                 self.on_event(f"warning: {warning}")
         return True
+
+    async def _prepared(self, channel: grpc.aio.Channel, step: Callable[..., T], *arguments: object) -> T:
+        """Do a step of the preparation. If it fails, tell the server, which waits for this client, and raise the error.
+
+        The server receives the kind of the error alone, since the text may contain names of files or columns.
+        """
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.executor, step, *arguments)
+        except Exception as error:
+            request = self.participant.request(self._instance)
+            request.withdrawn = type(error).__name__
+            with suppress(grpc.aio.AioRpcError):
+                await CoordinatorStub(channel).Join(request, timeout=_WITHDRAWAL_SECONDS)
+            raise
 
     def _ready(self, reply: pb.JoinReply) -> Worker:
         session = session_of(self.participant, reply, self._quota)
@@ -298,9 +316,13 @@ class Connection:
             self._handshakes_failed += 1
             if self._handshakes_failed >= _HANDSHAKE_TRIES:
                 raise CredentialError(
-                    f"the TLS handshake of client {who.name} with {who.server} failed ({details}). Both "
-                    "certificates must come from the same authority (fenchel certs), and the server's must "
-                    "contain the host name that this client dials; inspect them with fenchel certs show DIR"
+                    f"the TLS handshake of client {who.name} with {who.server} failed ({details}). "
+                    + (
+                        "Renew the server's certificate (fenchel certs renew), unless a clock is wrong"
+                        if "certificate has expired" in details
+                        else "Both certificates must come from the same authority (fenchel certs), and the server's "
+                        "must contain the host name that this client dials; inspect them with fenchel certs show DIR"
+                    )
                 ) from None
         if silent > who.retry_for:
             plain = who.credentials is None and "Socket closed" in details

@@ -270,7 +270,7 @@ class ClientRecord:
         return self.outstanding.get(sequence) or (self.overdue if late else None)
 
     def mark_overdue(self, call: Call) -> None:
-        """Record that nobody waits for the reply to this call any longer, which may still come if the call was sent."""
+        """Record that a call is closed, whose reply may still come if the instruction was sent."""
         if call.first_sent_ns:
             self.overdue = call
 

@@ -120,6 +120,7 @@ class JoinRequest(_message.Message):
     INSTANCE_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     OWN_DATA_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """version of this contract; the server refuses another"""
     client: _builtins.str
@@ -130,6 +131,8 @@ class JoinRequest(_message.Message):
     """for people: "fenchel 0.1.0" """
     own_data: _builtins.bool
     """the client brings its own data file"""
+    withdrawn: _builtins.str
+    """kind of the error by which the client has ended; empty: it wants to join"""
     def __init__(
         self,
         *,
@@ -138,10 +141,11 @@ class JoinRequest(_message.Message):
         instance: _builtins.bytes = ...,
         software: _builtins.str = ...,
         own_data: _builtins.bool = ...,
+        withdrawn: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "instance", b"instance", "own_data", b"own_data", "protocol", b"protocol", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "instance", b"instance", "own_data", b"own_data", "protocol", b"protocol", "software", b"software", "withdrawn", b"withdrawn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -118,6 +118,7 @@ LogLevelOption = Annotated[
     typer.Option(
         "--log-level",
         callback=_log_from,
+        case_sensitive=False,
         show_default="warning",
         help="lowest level of log records to show; the log of the run folder has all from info on",
     ),

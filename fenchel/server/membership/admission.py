@@ -13,6 +13,7 @@ from fenchel.common.data.source import DataSource
 from fenchel.common.errors import JoinRefusedError, RunStoppedError, TooFewRepliesError, WireError
 from fenchel.common.settings.registry import keeps_no_state
 from fenchel.common.settings.run import RunSettings
+from fenchel.common.untrusted_text import sanitize
 from fenchel.common.wire.buffer_pool import KEPT_BYTES, BufferPool
 from fenchel.common.wire.stream import Stream
 from fenchel.fleet.client_record import ClientRecord
@@ -129,6 +130,16 @@ class Admission:
         JoinRefusedError
             If the client cannot take part in this run.
         """
+        if request.withdrawn:
+            self._disclosures.head("up", request)
+            if self.registration.withdraw(request):
+                self._throttled_log.add(
+                    logging.WARNING,
+                    request.client,
+                    f"client {request.client} has ended before the run ({sanitize(request.withdrawn)}; see its log). "
+                    "The run waits until it is started again",
+                )
+            return pb.JoinReply(run=self._run)
         if request.own_data != self._settings.own_data:
             raise JoinRefusedError(
                 "this run wants each client to bring its own data file: start this client with --data FILE"
@@ -339,7 +350,8 @@ class Admission:
 
     def _missing(self) -> str:
         """Return the names of clients that have not described their data, as a text with at most 20 names."""
-        names = [member.name for member in self.members.values() if member.shard is None]
+        ended = {name: f"{name} (ended: {error})" for name, error in self.registration.withdrawn.items()}
+        names = [ended.get(member.name, member.name) for member in self.members.values() if member.shard is None]
         return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
 
     async def admit_late_joiners(self, fleet: Fleet, algorithm: Algorithm) -> bool:

@@ -20,6 +20,13 @@ _POLL_SECONDS = 10.0
 class Registration:
     """Registration of the clients of a run.
 
+    Attributes
+    ----------
+    instances
+        Identifiers of the processes of the clients that have joined, by client id.
+    withdrawn
+        Kinds of the errors by which processes of clients in the complete fleet have ended, by client id.
+
     Parameters
     ----------
     expected
@@ -47,6 +54,7 @@ class Registration:
         self._complete = asyncio.Event()
         self._indices: dict[str, int] = {}
         self._refusal = ""
+        self.withdrawn: dict[str, str] = {}
         if names:
             self._close()
 
@@ -103,6 +111,7 @@ class Registration:
                 )
             self._newest = time.monotonic()
         self.instances[name] = request.instance
+        self.withdrawn.pop(name, None)
         if not self._complete.is_set() and len(self.instances) == self.expected:
             self._close()
         try:
@@ -115,6 +124,20 @@ class Registration:
         if self.is_late(name):  # a late joiner has its own data, so no shard is assigned by position
             return pb.Assignment(index=sorted(self.instances).index(name), clients=len(self.instances))
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
+
+    def withdraw(self, request: pb.JoinRequest) -> bool:
+        """Register that a client's process has ended by an error. Return False if it is not the one that has joined.
+
+        The client can join again. Once the fleet is complete, its place is kept.
+        """
+        name = request.client
+        if self.instances.get(name) != request.instance:
+            return False
+        if name in self._indices:
+            self.withdrawn[name] = sanitize(request.withdrawn, _SOFTWARE)
+        else:
+            del self.instances[name]
+        return True
 
     def end(self, reason: str) -> None:
         """Refuse clients that are no members of the run for a reason, because the run has ended."""

@@ -156,11 +156,12 @@ class Service:
 
     async def _join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:
         self._identity(context, request.client)
-        if len(request.instance) > _INSTANCE_BYTES or len(request.software) > _SOFTWARE_LENGTH:
+        texts = max(len(request.software), len(request.withdrawn))
+        if len(request.instance) > _INSTANCE_BYTES or texts > _SOFTWARE_LENGTH:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"the client sent an instance id of {len(request.instance):,} bytes and a software name of "
-                f"{len(request.software):,} characters; expected at most {_INSTANCE_BYTES} and {_SOFTWARE_LENGTH}",
+                f"the client sent an instance id of {len(request.instance):,} bytes and a text of {texts:,} "
+                f"characters; expected at most {_INSTANCE_BYTES} and {_SOFTWARE_LENGTH}",
             )
         try:
             return await self._coordinator.admission.join(request)

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,12 @@ from fenchel.client.client_process import host
 from fenchel.client.connection import Connection
 from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData, OwnFile
-from fenchel.common.errors import DataError, JoinRefusedError
+from fenchel.common.errors import CredentialError, DataError, JoinRefusedError
+from fenchel.common.tls.credentials import Credentials
 from fenchel.common.wire.channel import CLIENT_KEY
 from fenchel.common.wire.frames import frames
+from fenchel.deploy.certificates.authority import make_authority
+from fenchel.deploy.certificates.making import make_client, make_server
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
 
@@ -66,7 +70,10 @@ async def test_a_file_that_cannot_be_used_ends_a_client_while_others_are_waited_
     }
     (tmp_path / "own.csv").write_text("age,outcome\n40,1\n50,0\n")
 
+    withdrawn: list[str] = []
+
     async def join(request: pb.JoinRequest, context: Any) -> pb.JoinReply:
+        withdrawn.append(request.withdrawn)
         await asyncio.sleep(0.01)
         return pb.JoinReply(run="20260101-000000-own-ab12", settings=json.dumps(settings), joined=1, expected=2)
 
@@ -82,6 +89,7 @@ async def test_a_file_that_cannot_be_used_ends_a_client_while_others_are_waited_
                 with pytest.raises(DataError) as caught:
                     await Connection(who, executor).take_part()
                 assert getattr(caught.value, key)
+                assert withdrawn[-2:] == ["", "DataError"], "the server is told, but not what the file says"
     finally:
         await server.stop(None)
 
@@ -184,3 +192,27 @@ async def test_a_refused_client_ends_its_process_only_after_the_others() -> None
         log.removeHandler(handler)
         await server.stop(None)
     assert refused.is_set()
+
+
+async def test_an_expired_certificate_of_the_server_is_said_to_be_renewed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("fenchel.deploy.certificates.authority.CLOCK_SKEW", timedelta(days=30))
+        make_authority(tmp_path / "authority", "ours")
+        make_server(tmp_path / "authority", tmp_path / "server", [], days=1)
+    make_client(tmp_path / "authority", tmp_path / "a", "a")
+    expired = Credentials.load(tmp_path / "server")
+    server = grpc.aio.server()
+    pair = [(expired.key, expired.certificate)]
+    credentials = grpc.ssl_server_credentials(pair, expired.authority, require_client_auth=True)
+    address = f"localhost:{server.add_secure_port('localhost:0', credentials)}"
+    await server.start()
+    who = Participant(
+        name="a", server=address, local_data=LocalData(), credentials=Credentials.load(tmp_path / "a"), retry_for=60.0
+    )
+    try:
+        with ThreadPoolExecutor(1) as executor, pytest.raises(CredentialError, match="fenchel certs renew"):
+            await Connection(who, executor).take_part()
+    finally:
+        await server.stop(None)

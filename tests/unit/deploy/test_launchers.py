@@ -151,6 +151,12 @@ def test_what_would_end_a_directive_of_a_job_is_refused(settings: dict[str, Any]
         SlurmSettings(**settings)
 
 
+def test_a_time_that_yaml_reads_as_a_number_is_refused_with_the_way_to_write_it() -> None:
+    with pytest.raises(ValidationError, match="quotes"):
+        SlurmSettings(**yaml.safe_load("time: 2:00:00"))
+    assert SlurmSettings(**yaml.safe_load("time: '2:00:00'")).time == "2:00:00"
+
+
 def test_a_job_begins_a_run_and_then_goes_on_with_it(tmp_path: Path) -> None:
     folder = tmp_path / "run folders"
     script = job(folder).script()

@@ -76,7 +76,7 @@ def test_a_quiet_sweep_prints_its_folder_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_more_of_the_log_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
-    done = up(tmp_path, "--quiet", "--log-level", "info")
+    done = up(tmp_path, "--quiet", "--log-level", "INFO")
     (run,) = (tmp_path / "runs").iterdir()
     lines = (run / "log.jsonl").read_text().splitlines()
     assert done.stdout == f"{run}\n"

@@ -48,6 +48,31 @@ async def test_a_client_whose_fleet_is_not_complete_is_told_to_ask_again(monkeyp
     assert (place.index, again.index) == (1, 0)
 
 
+async def test_a_client_whose_process_has_ended_makes_room_and_keeps_its_place_in_a_complete_fleet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
+    registration = Registration(2, SETTLE)
+    await joined(registration, "a")
+    leaving = request("a")
+    leaving.withdrawn = "DataError"
+    other = request("a", b"another process")
+    other.withdrawn = "DataError"
+    assert not registration.withdraw(other)
+    assert registration.names == ["a"]
+    assert registration.withdraw(leaving)
+    assert not registration.names
+    assert await joined(registration, "b") == [None]
+    place, _ = await joined(registration, "a", "b")
+    assert place
+    assert registration.withdraw(leaving)
+    assert registration.names == ["a", "b"]
+    assert registration.withdrawn == {"a": "DataError"}
+    await registration.join(request("a", b"second"))
+    assert not registration.withdrawn
+    assert not registration.withdraw(leaving), "of the process before"
+
+
 async def test_an_open_fleet_is_complete_when_nobody_new_has_come_for_a_while() -> None:
     registration = Registration(None, SETTLE)
     completing = asyncio.create_task(registration.completed(30.0))

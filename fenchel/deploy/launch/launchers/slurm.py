@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
@@ -44,6 +44,15 @@ class SlurmSettings(piped.PipedSettings):
     options: tuple[Annotated[str, Field(pattern=_LINE)], ...] = Field(
         (), description="more options of sbatch, such as --constraint=avx512"
     )
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _is_quoted(cls, time: object) -> object:
+        if isinstance(time, int):
+            raise ValueError(
+                f"YAML reads a time without quotes as a number, here {time}; put it in quotes, such as '2:00:00'"
+            )
+        return time
 
 
 @dataclass

@@ -138,7 +138,8 @@ class SshLauncher:
         """Return the address at which a host reaches this machine."""
         code, output, errors = await piped.said(self._command(host, "look", self.settings.dial, str(port), ""))
         if code in (255, None):
-            raise UnreachableError(f"ssh cannot connect: {errors}; try ssh -o BatchMode=yes {host}", source=host)
+            given = shlex.join(f"-o{option}" for option in ("BatchMode=yes", *self.settings.options))
+            raise UnreachableError(f"ssh cannot connect: {errors}; try ssh {given} {host}", source=host)
         found = Survey.read(output)
         if not found:
             raise SettingsError(
