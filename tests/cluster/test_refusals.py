@@ -108,7 +108,7 @@ def test_who_does_not_fit_is_told_so_and_the_run_goes_on_with_those_who_do(feder
     assert unread.wait(60) == DataError.exit_code
     assert "broken.csv" in one_paragraph(federation.says("unread"))
     said = " ".join(federation.says("server").split())
-    assert f"client {second} has ended before the run (DataError; see its log)" in said
+    assert f"client {second} has ended by an error (DataError; see its log)" in said
     assert "broken.csv" not in said
     federation.clients[second] = start(second, own_data(folder, 5, seed=1))
     wait_until(lambda: any(each.poll() is not None for each in federation.clients.values()), "one to be refused")

@@ -136,8 +136,8 @@ class Admission:
                 self._throttled_log.add(
                     logging.WARNING,
                     request.client,
-                    f"client {request.client} has ended before the run ({sanitize(request.withdrawn)}; see its log). "
-                    "The run waits until it is started again",
+                    f"client {request.client} has ended by an error ({sanitize(request.withdrawn)}; see its log); "
+                    "start it again when that is corrected",
                 )
             return pb.JoinReply(run=self._run)
         if request.own_data != self._settings.own_data:
