@@ -147,14 +147,18 @@ def test_a_job_asks_for_what_the_settings_say(tmp_path: Path) -> None:
     "settings", [{"partition": "a b"}, {"account": "x\n"}, {"time": "1:00\nrm"}, {"options": ["--exclusive\nrm"]}]
 )
 def test_what_would_end_a_directive_of_a_job_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="pattern"):
+    with pytest.raises(ValidationError, match="pattern|expected a time"):
         SlurmSettings(**settings)
 
 
 def test_a_time_that_yaml_reads_as_a_number_is_refused_with_the_way_to_write_it() -> None:
     with pytest.raises(ValidationError, match="quotes"):
         SlurmSettings(**yaml.safe_load("time: 2:00:00"))
-    assert SlurmSettings(**yaml.safe_load("time: '2:00:00'")).time == "2:00:00"
+    for time in ("2:00:00", "90", "1:30", "2-12", "2-12:30:00", "UNLIMITED"):
+        assert SlurmSettings(time=time).time == time
+    for time in ("tomorrow", "2 hours", "2:00:00:00"):
+        with pytest.raises(ValidationError, match="expected a time"):
+            SlurmSettings(time=time)
 
 
 def test_a_job_begins_a_run_and_then_goes_on_with_it(tmp_path: Path) -> None:

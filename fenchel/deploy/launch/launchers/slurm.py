@@ -28,6 +28,8 @@ _SHAPE = ("SLURM_MEM_PER_", "SLURM_CPUS_PER_", "SLURM_TRES_PER_", "SLURM_NTASKS"
 # Values of the batch script's directives, of which a blank or a line break would end one.
 _WORD = r"^\S*$"
 _LINE = r"^[^\r\n]*$"
+# Minutes, or hours and minutes and seconds, perhaps after days and a hyphen (sbatch --time).
+_TIME = re.compile(r"(\d+|\d+:\d+(:\d+)?|\d+-\d+(:\d+){0,2}|UNLIMITED)?")
 
 
 class SlurmSettings(piped.PipedSettings):
@@ -37,9 +39,7 @@ class SlurmSettings(piped.PipedSettings):
     gpus: int = Field(0, ge=0, description="GPUs for each client process")
     partition: str = Field("", pattern=_WORD, description="partition of the job; by default the cluster's default")
     account: str = Field("", pattern=_WORD, description="account that the job is charged to; by default the user's")
-    time: str = Field(
-        "", pattern=_WORD, description="longest time of the job, as Slurm writes it; by default the partition's"
-    )
+    time: str = Field("", description="longest time of the job, as Slurm writes it; by default the partition's")
     nodes: int | None = Field(None, ge=1, description="nodes of the job; by default as Slurm places it")
     options: tuple[Annotated[str, Field(pattern=_LINE)], ...] = Field(
         (), description="more options of sbatch, such as --constraint=avx512"
@@ -47,11 +47,13 @@ class SlurmSettings(piped.PipedSettings):
 
     @field_validator("time", mode="before")
     @classmethod
-    def _is_quoted(cls, time: object) -> object:
+    def _is_a_time(cls, time: object) -> object:
         if isinstance(time, int):
             raise ValueError(
                 f"YAML reads a time without quotes as a number, here {time}; put it in quotes, such as '2:00:00'"
             )
+        if isinstance(time, str) and not _TIME.fullmatch(time):
+            raise ValueError(f"expected a time such as '2:00:00' or '1-12:00' (a day and a half), got {time!r}")
         return time
 
 
