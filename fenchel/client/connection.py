@@ -219,10 +219,6 @@ class Connection:
                 self._prepared_for = reply.run
             return False
         if self._worker is None or reply.run != self._run:
-            # before its first instruction the client has disclosed only a description of its data, so it may join
-            # another run
-            if self._worker is not None and self._worker.has_begun:
-                who.trust_limits.check_same(self._run, reply.run, who.name)
             self._worker = await self._prepared(channel, self._ready, reply)
             self._run = reply.run
             for warning in self._worker.session.warnings:
@@ -244,6 +240,10 @@ class Connection:
             raise
 
     def _ready(self, reply: pb.JoinReply) -> Worker:
+        # Before its first instruction the client has disclosed only a description of its data, so it may join another
+        # run.
+        if self._worker is not None and self._worker.has_begun:
+            self.participant.trust_limits.check_same(self._run, reply.run, self.participant.name)
         session = session_of(self.participant, reply, self._quota)
         answered = partial(self.observer.answered, session.client)
         return Worker(session, self.executor, short_here=True, joint=self.joint, on_answer=answered)

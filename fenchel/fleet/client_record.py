@@ -274,10 +274,10 @@ class ClientRecord:
         if call.first_sent_ns:
             self.overdue = call
 
-    def end_overdue(self) -> None:
-        """Record that the reply to the overdue call has arrived."""
-        if self.overdue is not None:
-            self.overdue.end("late")
+    def end_late(self, call: Call) -> None:
+        """Record that the reply to a closed call has arrived."""
+        call.end("late")
+        if self.overdue is call:
             self.overdue = None
 
     def enqueue(self, call: Call) -> None:

@@ -151,7 +151,7 @@ class Admission:
         reply = pb.JoinReply(
             run=self._run,
             settings=self._settings.to_json(),
-            joined=len(self.registration.instances),
+            joined=self.registration.joined,
             expected=self.registration.expected or 0,
         )
         if assignment is not None:

@@ -25,7 +25,7 @@ class Registration:
     instances
         Identifiers of the processes of the clients that have joined, by client id.
     withdrawn
-        Kinds of the errors by which processes of clients in the complete fleet have ended, by client id.
+        Kinds of the errors by which such processes have ended, by client id, until the client joins again.
 
     Parameters
     ----------
@@ -61,7 +61,12 @@ class Registration:
     @property
     def names(self) -> list[str]:
         """Sorted ids of the clients that have joined; once the fleet is complete, without late joiners."""
-        return sorted(self._indices or self.instances)
+        return sorted(self._indices or self.instances.keys() - self.withdrawn.keys())
+
+    @property
+    def joined(self) -> int:
+        """Number of clients that have joined and whose processes have not ended by an error."""
+        return len(self.instances) - len(self.withdrawn)
 
     def is_late(self, name: str) -> bool:
         """Return True if a client joined after the fleet was complete."""
@@ -112,7 +117,7 @@ class Registration:
             self._newest = time.monotonic()
         self.instances[name] = request.instance
         self.withdrawn.pop(name, None)
-        if not self._complete.is_set() and len(self.instances) == self.expected:
+        if not self._complete.is_set() and self.joined == self.expected:
             self._close()
         try:
             async with asyncio.timeout(_POLL_SECONDS):
@@ -121,6 +126,8 @@ class Registration:
             return None
         if self._refusal and member is None:
             raise JoinRefusedError(self._refusal)
+        if name not in self.instances:  # the client has withdrawn while this call waited
+            return None
         if self.is_late(name):  # a late joiner has its own data, so no shard is assigned by position
             return pb.Assignment(index=sorted(self.instances).index(name), clients=len(self.instances))
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
@@ -128,15 +135,11 @@ class Registration:
     def withdraw(self, request: pb.JoinRequest) -> bool:
         """Register that a client's process has ended by an error. Return False if it is not the one that has joined.
 
-        The client can join again. Once the fleet is complete, its place is kept.
+        The client can join again. It keeps its place in a complete fleet, and has none in one that is incomplete.
         """
-        name = request.client
-        if self.instances.get(name) != request.instance:
+        if self.instances.get(request.client) != request.instance:
             return False
-        if name in self._indices:
-            self.withdrawn[name] = sanitize(request.withdrawn, _SOFTWARE)
-        else:
-            del self.instances[name]
+        self.withdrawn[request.client] = sanitize(request.withdrawn, _SOFTWARE)
         return True
 
     def end(self, reason: str) -> None:
@@ -145,7 +148,9 @@ class Registration:
         self._complete.set()
 
     def _close(self) -> None:
-        self._indices = {name: index for index, name in enumerate(sorted(self.instances))}
+        self.instances = {name: self.instances[name] for name in self.names}
+        self.withdrawn.clear()
+        self._indices = {name: index for index, name in enumerate(self.instances)}
         self._complete.set()
 
     async def completed(self, patience: float) -> list[str]:
@@ -160,14 +165,14 @@ class Registration:
             async with asyncio.timeout(patience):
                 while self.expected is None and not self._complete.is_set():
                     quiet = time.monotonic() - self._newest
-                    if self.instances and quiet >= self._settle:
+                    if self.joined and quiet >= self._settle:
                         self._close()
                         break
                     await asyncio.sleep(min(0.1, self._settle))
                 await self._complete.wait()
         except TimeoutError:
             raise RunStoppedError(
-                f"{len(self.instances)} of {self.expected or 'any number of'} clients joined within {patience:g} s "
+                f"{self.joined} of {self.expected or 'any number of'} clients joined within {patience:g} s "
                 f"(network.join_timeout): {', '.join(self.names) or 'none'}. Start the others, and check that they "
                 "can reach this server"
             ) from None

@@ -182,22 +182,22 @@ class ClientStream:
         )
         while (reply := await reader.begin()) is not None:
             self._connection.count_frame(up=reply.frame_bytes)
-            call = await self._opened(reader, reply)
-            await self._count(reply, call, reply.frame_bytes)
+            call, late = await self._opened(reader, reply)
+            await self._count(call, late, reply.frame_bytes)
             reader.take(reply)
             while not reply.is_complete:
                 frame_bytes = await reader.more(reply)
                 if not frame_bytes:
                     return
                 self._connection.count_frame(up=frame_bytes)
-                await self._count(reply, call, frame_bytes)
+                await self._count(call, late, frame_bytes)
             if call is not None:
                 self._received(call, reply)
             else:
-                self._discarded(reply.head.sequence)
+                self._discarded(late)
             self._arriving = None
             member.mark_reply_complete(reply.head.sequence)
-            del reply, call  # release the body of the reply, because the next message may come late
+            del reply, call, late  # release the body of the reply, because the next message may come late
 
     def _allow_next(self, sequence: int) -> None:
         """Send the postponed request, now that the client has begun to answer the one before it, or a later tell."""
@@ -207,17 +207,19 @@ class ClientStream:
                 self._queue.put_nowait(self._postponed)
                 self._postponed = 0
 
-    async def _count(self, reply: IncomingMessage[pb.Reply], call: Call | None, frame_bytes: int) -> None:
-        """Count a frame for its call, or delay it by the rate limit if the reply is unsolicited."""
+    async def _count(self, call: Call | None, late: Call | None, frame_bytes: int) -> None:
+        """Count a frame for its open call, or delay it by the rate limit if the reply is unsolicited."""
         if call is not None:
             call.count_received_frame(frame_bytes)
-        elif self._member.call_of(reply.head.sequence) is None:
+        elif late is None:
             await self._unsolicited.frame()
 
-    async def _opened(self, reader: MessageReader[pb.Reply], reply: IncomingMessage[pb.Reply]) -> Call | None:
-        """Return the call that a reply answers, after reserving memory for its body; ``None``: the reply is discarded.
+    async def _opened(
+        self, reader: MessageReader[pb.Reply], reply: IncomingMessage[pb.Reply]
+    ) -> tuple[Call | None, Call | None]:
+        """Return the open call that a reply answers, after reserving memory for its body, or the closed one, if any.
 
-        The number of values is checked before their descriptors are read.
+        Without an open call, the reply is discarded. The number of values is checked before their descriptors are read.
         """
         head, member = reply.head, self._member
         call, answers = member.outstanding.get(head.sequence), member.call_of(head.sequence)
@@ -231,7 +233,7 @@ class ClientStream:
                 raise WireError(f"{error}; the stream of the client is closed{SAME_VERSION}") from None
             call.request.fail(call, f"{error}; do both sides run the same version of the algorithm?")
             reader.discard(reply)
-            return None
+            return None, None
         reader.check(reply)
         if call is None:
             reader.discard(reply)
@@ -240,11 +242,11 @@ class ClientStream:
         if self._disclosures is not None:
             self._disclosures.received(member.name, head, reply.outline, answers)
         if call is None:
-            return None
+            return None, answers
         if not reply.is_whole and self._exceeds(call, reply.outline.size):
             reader.discard(reply)
             await self._unsolicited.reply()
-            return None
+            return None, None
         call.mark_receiving(reply.frame_bytes, head.resume)
         if not reply.is_whole:
             member.mark_reply_begun(reply)
@@ -252,7 +254,7 @@ class ClientStream:
             if call.request is not None:
                 await call.request.arriving(call, reply.outline.size)
                 call.mark_admitted()
-        return call
+        return call, None
 
     def _check_count(self, reply: pb.Reply, answers: Call | None) -> None:
         """Raise ``WireError`` if a reply has more values than its request or the limit on unsolicited ones permits."""
@@ -286,7 +288,7 @@ class ClientStream:
         if request is None:
             self._confirmed(call, reply)
         elif not request.is_open_for(call):
-            call.end("late")
+            self._member.end_late(call)
         elif reply.failure:
             request.fail(call, sanitize(reply.failure), diverged=reply.diverged)
         else:
@@ -305,14 +307,14 @@ class ClientStream:
         else:
             request.receive(call, values)
 
-    def _discarded(self, sequence: int) -> None:
-        if self._member.call_of(sequence) is None:
+    def _discarded(self, late: Call | None) -> None:
+        if late is None:
             log.info(
                 "client %s: a reply that was refused, or that no open request awaits, is discarded", self._member.name
             )
             return
         log.info("client %s: a reply arrived after its deadline and does not count", self._member.name)
-        self._member.end_overdue()
+        self._member.end_late(late)
 
     def _confirmed(self, call: Call, reply: pb.Reply) -> None:
         call.end("failed" if reply.failure else "confirmed")

@@ -154,7 +154,7 @@ def test_what_would_end_a_directive_of_a_job_is_refused(settings: dict[str, Any]
 def test_a_time_that_yaml_reads_as_a_number_is_refused_with_the_way_to_write_it() -> None:
     with pytest.raises(ValidationError, match="quotes"):
         SlurmSettings(**yaml.safe_load("time: 2:00:00"))
-    for time in ("2:00:00", "90", "1:30", "2-12", "2-12:30:00", "UNLIMITED"):
+    for time in ("2:00:00", "90", "1:30", "2-12", "2-12:30:00", "UNLIMITED", "infinite"):
         assert SlurmSettings(time=time).time == time
     for time in ("tomorrow", "2 hours", "2:00:00:00"):
         with pytest.raises(ValidationError, match="expected a time"):

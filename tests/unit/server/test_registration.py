@@ -15,6 +15,7 @@ from fenchel.server.membership.registration import Registration
 from tests.messages import raises
 
 SETTLE = 0.02
+PATIENCE = 30.0
 
 
 def request(client: str, instance: bytes = b"first", protocol: int = PROTOCOL) -> pb.JoinRequest:
@@ -60,9 +61,13 @@ async def test_a_client_whose_process_has_ended_makes_room_and_keeps_its_place_i
     other.withdrawn = "DataError"
     assert not registration.withdraw(other)
     assert registration.names == ["a"]
+    polling = asyncio.create_task(registration.join(request("a")))
+    await asyncio.sleep(0)
     assert registration.withdraw(leaving)
     assert not registration.names
     assert await joined(registration, "b") == [None]
+    assert registration.joined == 1
+    assert await polling is None
     place, _ = await joined(registration, "a", "b")
     assert place
     assert registration.withdraw(leaving)
@@ -71,6 +76,43 @@ async def test_a_client_whose_process_has_ended_makes_room_and_keeps_its_place_i
     await registration.join(request("a", b"second"))
     assert not registration.withdrawn
     assert not registration.withdraw(leaving), "of the process before"
+
+
+async def test_a_client_that_withdraws_while_its_call_waits_has_no_place_in_the_fleet_of_others() -> None:
+    registration = Registration(2, SETTLE)
+    polling = asyncio.create_task(registration.join(request("a")))
+    await asyncio.sleep(0)
+    leaving = request("a")
+    leaving.withdrawn = "DataError"
+    assert registration.withdraw(leaving)
+    await joined(registration, "b", "c")
+    assert await polling is None
+    assert await registration.completed(1.0) == ["b", "c"]
+
+
+async def test_a_client_that_comes_and_ends_again_and_again_does_not_keep_an_open_fleet_waiting() -> None:
+    registration = Registration(None, 10 * SETTLE)
+    completing = asyncio.create_task(registration.completed(PATIENCE))
+    joining = [asyncio.create_task(registration.join(request(client))) for client in ("a", "b")]
+    leaving = request("b")
+    leaving.withdrawn = "DataError"
+    while not completing.done():
+        await asyncio.sleep(SETTLE)
+        registration.withdraw(leaving)
+        joining.append(asyncio.create_task(registration.join(request("b"))))
+    assert set(await completing) >= {"a"}
+    await asyncio.gather(*joining, return_exceptions=True)
+
+
+async def test_a_late_joiner_that_ends_keeps_its_process_known() -> None:
+    registration = Registration(1, SETTLE, late_joiners="admit")
+    await joined(registration, "a", "b")
+    leaving = request("b")
+    leaving.withdrawn = "DataError"
+    assert registration.withdraw(leaving)
+    assert registration.instances["b"] == b"first"
+    assert registration.is_late("b")
+    assert registration.names == ["a"]
 
 
 async def test_an_open_fleet_is_complete_when_nobody_new_has_come_for_a_while() -> None:

@@ -29,7 +29,7 @@ _SHAPE = ("SLURM_MEM_PER_", "SLURM_CPUS_PER_", "SLURM_TRES_PER_", "SLURM_NTASKS"
 _WORD = r"^\S*$"
 _LINE = r"^[^\r\n]*$"
 # Minutes, or hours and minutes and seconds, perhaps after days and a hyphen (sbatch --time).
-_TIME = re.compile(r"(\d+|\d+:\d+(:\d+)?|\d+-\d+(:\d+){0,2}|UNLIMITED)?")
+_TIME = re.compile(r"(\d+|\d+:\d+(:\d+)?|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE)?", re.IGNORECASE)
 
 
 class SlurmSettings(piped.PipedSettings):
