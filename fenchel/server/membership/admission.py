@@ -13,7 +13,6 @@ from fenchel.common.data.source import DataSource
 from fenchel.common.errors import JoinRefusedError, RunStoppedError, TooFewRepliesError, WireError
 from fenchel.common.settings.registry import keeps_no_state
 from fenchel.common.settings.run import RunSettings
-from fenchel.common.untrusted_text import sanitize
 from fenchel.common.wire.buffer_pool import KEPT_BYTES, BufferPool
 from fenchel.common.wire.stream import Stream
 from fenchel.fleet.client_record import ClientRecord
@@ -125,21 +124,15 @@ class Admission:
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         """Register a client, whose identity the transport has verified, and return the reply to its ``Join`` call.
 
+        A client whose process ends by an error withdraws by the same call.
+
         Raises
         ------
         JoinRefusedError
             If the client cannot take part in this run.
         """
         if request.withdrawn:
-            self._disclosures.head("up", request)
-            if self.registration.withdraw(request):
-                self._throttled_log.add(
-                    logging.WARNING,
-                    request.client,
-                    f"client {request.client} has ended by an error ({sanitize(request.withdrawn)}; see its log); "
-                    "start it again when that is corrected",
-                )
-            return pb.JoinReply(run=self._run)
+            return self._withdraw(request)
         if request.own_data != self._settings.own_data:
             raise JoinRefusedError(
                 "this run wants each client to bring its own data file: start this client with --data FILE"
@@ -159,6 +152,18 @@ class Admission:
         self._disclosures.head("up", request)
         self._disclosures.head("down", reply)
         return reply
+
+    def _withdraw(self, request: pb.JoinRequest) -> pb.JoinReply:
+        self._disclosures.head("up", request)
+        if self.registration.withdraw(request):
+            error = self.registration.withdrawn[request.client]
+            self._throttled_log.add(
+                logging.WARNING,
+                request.client,
+                f"client {request.client} has ended by an error ({error}; see its log); start it again when that is "
+                "corrected",
+            )
+        return pb.JoinReply(run=self._run)
 
     async def work(self, client: str, instance: bytes, stream: Stream, traceparent: str = "") -> None:
         """Serve the ``Work`` stream of a client until it ends.

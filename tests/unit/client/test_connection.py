@@ -89,7 +89,7 @@ async def test_a_file_that_cannot_be_used_ends_a_client_while_others_are_waited_
                 with pytest.raises(DataError) as caught:
                     await Connection(who, executor).take_part()
                 assert getattr(caught.value, key)
-                assert withdrawn[-2:] == ["", "DataError"], "the server is told, but not what the file says"
+                assert withdrawn[-2:] == ["", "DataError"], "the kind of the error alone"
     finally:
         await server.stop(None)
 

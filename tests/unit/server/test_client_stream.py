@@ -18,6 +18,7 @@ from fenchel.common.wire.frames import CHUNK_BYTES, Body, Head, frames, parse
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.reader import SMALLEST_PIECE
 from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.memory_budget import MemoryBudget, Size
 from fenchel.fleet.metering import unsolicited
@@ -79,6 +80,15 @@ def asked(member: ClientRecord, deadline: float = PATIENCE, content: Body | None
     request = request_of(deadline=deadline, **how)
     request.expect(member, member.post("train", 1, pb.ASK, content or body(), request))
     return request
+
+
+async def sent(member: ClientRecord) -> Call:
+    """Wait until the only outstanding call is sent, and return it."""
+    (call,) = member.outstanding.values()
+    async with asyncio.timeout(PATIENCE):
+        while not call.first_sent_ns:
+            await asyncio.sleep(0)
+    return call
 
 
 async def answered(client: MemoryStream, sequence: int) -> None:
@@ -353,7 +363,7 @@ async def test_a_client_that_was_frozen_is_sent_the_current_request_and_none_tha
 ) -> None:
     client, serving, _ = await connected(member, unsolicited_per_second=1e-9)
     missed = [asked(member, deadline=0.001)]
-    first = member.outstanding[1]
+    first = await sent(member)
     for _ in range(49):
         with raises(TooFewRepliesError, round=1, phase="train"):
             await missed[-1].finish(1)
@@ -378,8 +388,10 @@ async def test_a_request_that_a_client_skips_since_it_was_undone_does_not_hold_u
     member: ClientRecord,
 ) -> None:
     client, serving, _ = await connected(member)
+    undone = asked(member, deadline=0.001)
+    await sent(member)
     with raises(TooFewRepliesError, round=1, phase="train"):
-        await asked(member, deadline=0.01).finish(1)
+        await undone.finish(1)
     told = member.post("shift", 1, pb.TELL, body())
     current = asked(member)
     for sequence in (1, told.sequence):
